@@ -1,0 +1,1 @@
+"""Shipped configurations: ``node/``, ``verifier/`` and ``calibration/``, one YAML file each."""
