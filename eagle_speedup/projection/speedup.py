@@ -1,0 +1,159 @@
+"""Accept length and a calibration joined to what the node would serve."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..errors import InputError
+from ..estimate import Estimate
+from ..throughput import Calibration
+
+__all__ = ["AcceptLengths", "DepthProjection", "SpeedupProjection", "project"]
+
+
+class AcceptLengths(Protocol):
+    """Anything that knows its accept length at every depth (a profile from counts, a curve from published figures)."""
+
+    @property
+    def ttt_steps(self) -> int:
+        """Steps that were measured."""
+
+    @property
+    def max_depth(self) -> int:
+        """Largest depth it can answer for."""
+
+    def accept_length(self, depth: int) -> Estimate:
+        """Tokens per round at a draft depth, bonus token included."""
+
+
+@dataclass(frozen=True)
+class DepthProjection:
+    """What one draft depth would serve."""
+
+    depth: int
+    accept_length: Estimate
+    """Tokens per round, bonus token included."""
+    round_ms: Estimate
+    """Milliseconds of one round."""
+    tok_s: Estimate
+    """Tokens per second of the whole batch."""
+    ratio: Estimate
+    """tok/s over tok/s without speculation."""
+    breakeven: Estimate
+    """Accept length at which speculation neither gains nor loses."""
+
+
+@dataclass(frozen=True)
+class SpeedupProjection:
+    """What a drafter of this accept length would serve under one calibration. A value: nothing applies it twice."""
+
+    headline: DepthProjection
+    """At the depth that was asked for, else at the best one."""
+    by_depth: tuple[DepthProjection, ...]
+    """Depth 1, 2, .. in order."""
+    best_depth: int
+    """Depth of the highest tok/s; 0 where every depth is slower than no speculation."""
+    batch: int
+    context_tokens: float | None
+    fingerprint: str
+    """Of the calibration; only projections under one fingerprint may be compared."""
+    warnings: tuple[str, ...]
+    """What a reader must know before trusting the figures."""
+
+    @property
+    def depth(self) -> int:
+        """Depth of the headline."""
+        return self.headline.depth
+
+    @property
+    def accept_length(self) -> Estimate:
+        """Of the headline."""
+        return self.headline.accept_length
+
+    @property
+    def round_ms(self) -> Estimate:
+        """Of the headline."""
+        return self.headline.round_ms
+
+    @property
+    def tok_s(self) -> Estimate:
+        """Of the headline: tokens per second of the whole batch."""
+        return self.headline.tok_s
+
+    @property
+    def tok_s_per_user(self) -> Estimate:
+        """Of the headline: tokens per second of one request."""
+        return self.tok_s.scaled(1 / self.batch)
+
+    @property
+    def ratio(self) -> Estimate:
+        """Of the headline: speedup over no speculation."""
+        return self.headline.ratio
+
+    @property
+    def breakeven(self) -> Estimate:
+        """Of the headline: accept length at which speculation neither gains nor loses."""
+        return self.headline.breakeven
+
+
+def project(
+    lengths: AcceptLengths,
+    calibration: Calibration,
+    *,
+    depth: int | None = None,
+    batch: int = 1,
+    context_tokens: float | None = None,
+    max_depth: int | None = None,
+) -> SpeedupProjection:
+    """Project what the calibrated node serves.
+
+    Args:
+        lengths: accept length at every depth.
+        calibration: of the node, verifier and engine.
+        depth: draft depth of the headline; None = the one of the highest tok/s.
+        batch: requests in flight.
+        context_tokens: context per request; None = as calibrated.
+        max_depth: largest depth of ``by_depth``; default: the measured steps, or ``depth`` where that is larger.
+
+    Raises:
+        InputError: depth or batch out of range, or an accept length without data (no answers).
+    """
+    measured = min(lengths.ttt_steps, lengths.max_depth)
+    depths = range(1, max(depth or 1, max_depth or measured) + 1)
+    by_depth = tuple(_at_depth(lengths.accept_length(d), calibration, d, batch, context_tokens) for d in depths)
+    fastest = max(by_depth, key=lambda p: p.tok_s.value)
+    headline = fastest if depth is None else by_depth[depth - 1]
+    model = calibration.model
+    warnings = (*model.warnings, *model.range_warnings(headline.depth, batch, context_tokens))
+    if headline.depth > lengths.ttt_steps:
+        warnings += (f"depth {headline.depth} is beyond the {lengths.ttt_steps} TTT steps that were run",)
+    return SpeedupProjection(
+        headline=headline,
+        by_depth=by_depth,
+        best_depth=fastest.depth if fastest.ratio.value > 1 else 0,
+        batch=batch,
+        context_tokens=context_tokens,
+        fingerprint=calibration.fingerprint,
+        warnings=warnings,
+    )
+
+
+def _at_depth(
+    accept_length: Estimate, calibration: Calibration, depth: int, batch: int, context_tokens: float | None
+) -> DepthProjection:
+    if math.isnan(accept_length.value):
+        raise InputError("accept_length", accept_length.value, "needs at least one answer with two tokens")
+    if math.isnan(accept_length.lo) or math.isnan(accept_length.hi):
+        # One block of answers has no spread to show; all that is certain is the range of possible accept lengths.
+        accept_length = Estimate(accept_length.value, 1.0, depth + 1.0, accept_length.level)
+    model = calibration.model
+    return DepthProjection(
+        depth=depth,
+        accept_length=accept_length,
+        round_ms=model.round_ms(depth, batch, context_tokens),
+        tok_s=model.tok_s(accept_length, depth, batch, context_tokens),
+        ratio=model.speedup(accept_length, depth, batch, context_tokens),
+        breakeven=model.breakeven(depth, batch, context_tokens),
+    )

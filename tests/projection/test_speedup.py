@@ -1,0 +1,79 @@
+"""A projection is a value made from accept lengths and a calibration, once."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from eagle_speedup.acceptance import AcceptanceCounts, AcceptanceProfile
+from eagle_speedup.errors import InputError
+from eagle_speedup.projection import AcceptLengthCurve, project
+from eagle_speedup.throughput import Calibration, MeasuredPoint
+
+# Plain step 10 ms (100 tok/s); rounds of 12 + 1 d ms: AL 1.8 at depth 1 in 13 ms, 2.4 at depth 3 in 15 ms.
+POINTS = (
+    MeasuredPoint(0, 100.0),
+    MeasuredPoint(1, 1.8 / 0.013, accept_length=1.8),
+    MeasuredPoint(3, 2.4 / 0.015, accept_length=2.4),
+    MeasuredPoint(5, 2.6 / 0.017, accept_length=2.6),
+)
+CALIBRATION = Calibration("by_hand", POINTS)
+
+
+def test_served_points_are_given_back():
+    curve = AcceptLengthCurve.from_full_acc([0.8, 0.4, 0.2, 0.12, 0.08])
+    projection = project(curve, CALIBRATION, depth=3)
+    assert projection.accept_length.value == pytest.approx(2.4)
+    assert projection.round_ms.value == pytest.approx(15, rel=0.01)
+    assert projection.tok_s.value == pytest.approx(160, rel=0.01)
+    assert projection.ratio.value == pytest.approx(1.6, rel=0.01)
+    assert projection.breakeven.value == pytest.approx(1.5, rel=0.01)
+
+
+def test_best_depth_is_where_tok_s_peaks():
+    curve = AcceptLengthCurve.from_full_acc([0.8, 0.4, 0.2, 0.12, 0.08])
+    projection = project(curve, CALIBRATION)
+    # 1.8/13, 2.2/14, 2.4/15, 2.52/16, 2.6/17 tokens per ms: the peak is at depth 3.
+    assert projection.best_depth == projection.depth == 3
+    assert [p.depth for p in projection.by_depth] == [1, 2, 3, 4, 5]
+
+
+def test_a_drafter_below_breakeven_has_no_best_depth():
+    projection = project(AcceptLengthCurve.from_full_acc([0.1, 0.01]), CALIBRATION)
+    assert projection.best_depth == 0
+    assert projection.ratio.value < 1
+    assert projection.depth == 1
+
+
+def test_a_projection_can_not_be_changed():
+    projection = project(AcceptLengthCurve.from_full_acc([0.8]), CALIBRATION)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        projection.batch = 2  # type: ignore[misc]
+    assert projection.fingerprint == CALIBRATION.fingerprint
+
+
+def test_depth_beyond_the_steps_is_said():
+    projection = project(AcceptLengthCurve.from_full_acc([0.8, 0.4]), CALIBRATION, depth=4)
+    assert "depth 4 is beyond the 2 TTT steps that were run" in projection.warnings
+
+
+def one_block_profile(tokens: int, rounds: int) -> AcceptanceProfile:
+    flat = np.zeros((64, AcceptanceCounts.width(1, 1)), dtype=np.int64)
+    counts = AcceptanceCounts.from_flat(flat, 1, 1)
+    accepted = counts.accepted.copy()
+    accepted[0, 0] = (2 * rounds - tokens, tokens - rounds)
+    total = counts.tokens.copy()
+    total[0] = tokens
+    return AcceptanceProfile(dataclasses.replace(counts, tokens=total, accepted=accepted))
+
+
+def test_one_block_of_answers_claims_nothing_narrow():
+    estimate = project(one_block_profile(15, 10), CALIBRATION).accept_length
+    assert (estimate.value, estimate.lo, estimate.hi) == (1.5, 1.0, 2.0)
+
+
+def test_no_answers_is_an_error_not_a_number():
+    with pytest.raises(InputError, match="needs at least one answer"):
+        project(one_block_profile(0, 0), CALIBRATION)
