@@ -71,3 +71,24 @@ def slow_counts(drafts, targets, spans: Spans, max_depth: int, counts: SlowCount
                 t += n + 1
             counts.rounds_per_answer[depth, answer] = rounds
     return counts
+
+
+def slow_expected_rounds(accept, spans: Spans, depth: int) -> tuple[float, list[float]]:
+    """Expected rounds, and by number of accepted drafts, under rejection sampling; ``accept[k][row][anchor]``."""
+    steps = len(accept)
+    by_accepted = [0.0] * (depth + 1)
+    for row, first, last in spans:
+        if first == last:
+            continue
+        visits = [0.0] * (last + depth + 2)
+        visits[first] = 1.0
+        for t in range(first, last):
+            alive = visits[t]
+            for j in range(depth + 1):
+                anchor, step = (t, j) if j < steps else (t + j - steps + 1, steps - 1)
+                inside = j < depth and t + 1 + j <= last
+                go_on = accept[step][row][anchor] if inside else 0.0
+                visits[t + j + 1] += alive * (1 - go_on)
+                by_accepted[j] += alive * (1 - go_on)
+                alive *= go_on
+    return sum(by_accepted), by_accepted

@@ -27,6 +27,8 @@ class AcceptanceCounts:
         tokens: [G] tokens after the first of each answer, sum of E - P.
         answers: [G] spans with at least one such token.
         covered: [G] of ``tokens``, those inside the draft vocabulary (equal to ``tokens`` where it is not known).
+        compared: [G] of ``tokens``, those for which the verifier's argmax was given too.
+        disagreed: [G] of ``compared``, those whose argmax is another token: text the verifier would not have written.
         step_valid: [G, K] anchors whose step k has a target inside the span.
         step_hits: [G, K] of those, step k right (marginal).
         prefix_hits: [G, K] of those, steps 0..k all right (joint).
@@ -37,6 +39,8 @@ class AcceptanceCounts:
     tokens: Array
     answers: Array
     covered: Array
+    compared: Array
+    disagreed: Array
     step_valid: Array
     step_hits: Array
     prefix_hits: Array
@@ -54,7 +58,7 @@ class AcceptanceCounts:
 
     @staticmethod
     def _shapes(blocks: int, ttt_steps: int, max_depth: int) -> dict[str, tuple[int, ...]]:
-        per_block = dict.fromkeys(("tokens", "answers", "covered"), (blocks,))
+        per_block = dict.fromkeys(("tokens", "answers", "covered", "compared", "disagreed"), (blocks,))
         per_step = dict.fromkeys(("step_valid", "step_hits", "prefix_hits", "prefix_valid"), (blocks, ttt_steps))
         return {**per_block, **per_step, "accepted": (blocks, max_depth, max_depth + 1)}
 
@@ -75,7 +79,7 @@ class AcceptanceCounts:
 
     @classmethod
     def width(cls, ttt_steps: int, max_depth: int) -> int:
-        """Number of columns of the flat form: 3 + 4 K + D (D + 1)."""
+        """Number of columns of the flat form: 5 + 4 K + D (D + 1)."""
         return sum(int(np.prod(shape[1:])) for shape in cls._shapes(1, ttt_steps, max_depth).values())
 
     @classmethod
@@ -99,7 +103,7 @@ class AcceptanceCounts:
 
     def column_names(self) -> list[str]:
         """Names of the flat form's columns, as ``tokens``, ``step_hits_0``, ``accepted_d3_j1``."""
-        names = ["tokens", "answers", "covered"]
+        names = ["tokens", "answers", "covered", "compared", "disagreed"]
         for name in ("step_valid", "step_hits", "prefix_hits", "prefix_valid"):
             names += [f"{name}_{k}" for k in range(self.ttt_steps)]
         return names + [f"accepted_d{d}_j{j}" for d in range(1, self.max_depth + 1) for j in range(self.max_depth + 1)]
@@ -112,6 +116,12 @@ class AcceptanceCounts:
     def from_dict(cls, state: Mapping[str, Any]) -> AcceptanceCounts:
         """Inverse of :meth:`to_dict`."""
         return cls.from_flat(np.asarray(state["flat"]), int(state["ttt_steps"]), int(state["max_depth"]))
+
+    def scaled(self, factor: float) -> AcceptanceCounts:
+        """All counts times a positive weight, for mixes of validation sets; float64."""
+        if not factor > 0:
+            raise InputError("factor", factor, "must be positive")
+        return AcceptanceCounts.from_flat(self.flat() * float(factor), self.ttt_steps, self.max_depth)
 
     def __add__(self, other: AcceptanceCounts) -> AcceptanceCounts:
         if not isinstance(other, AcceptanceCounts):

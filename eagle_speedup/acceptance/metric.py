@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torchmetrics import Metric
 
 from ..errors import InputError
-from .counts import AcceptanceCounts
+from .counts import AcceptanceCounts, Array
 from .profile import AcceptanceProfile
-from .spans import SPAN_RULES, anchor_ends, check_spans, validated
-from .walk import extend_hits, leading_hits, step_validity, ttt_hits, visited_anchors
+from .spans import SPAN_RULES, anchor_ends, check_spans, without_illegal
+from .walk import accepted_histogram, expected_histogram, extend_hits, step_validity, ttt_hits
 
 __all__ = ["TTTAcceptance"]
 
-_MODES = ("greedy", "onehot")
+_MODES = ("greedy", "onehot", "rejection")
+_FAULTS = (*(("spans", rule) for rule in SPAN_RULES), ("sequence_index", "must lie in [0, sequences)"))
 
 
 class TTTAcceptance(Metric):
     """Counts what a serving engine would accept, from the per-step predictions of EAGLE-3's training-time test.
 
-    States are integers in ``blocks`` blocks of sequences, so that batches, ranks and runs add up exactly, and the
-    jackknife over blocks gives the interval of anything computed from them. ``update`` works where its tensors are and
-    never waits for the device.
+    States are sums in ``blocks`` blocks of sequences, so that batches, ranks and runs add up exactly, and the jackknife
+    over blocks gives the interval of anything computed from them. ``update`` works where its tensors are and never
+    waits for the device.
 
     Args:
         ttt_steps: K, number of TTT steps whose predictions ``update`` gets.
         max_depth: D, largest draft depth to walk (default K). Depths above K use the sliding anchor.
         blocks: G, number of jackknife blocks; a sequence is in block ``sequence_index % G``.
-        mode: ``greedy`` (targets are the verifier's greedy tokens) or ``onehot`` (temperature > 0 with the draft's
-        argmax:
-            the targets are tokens sampled from the verifier). Both are the same hard walk; the mode is kept with the
-            result.
+        mode: how drafts will be served: ``greedy`` (the targets are the verifier's greedy tokens), ``onehot``
+            (temperature > 0 with the draft's argmax; the targets are tokens sampled from the verifier) or ``rejection``
+            (drafts sampled, lossless rejection sampling; the same targets, and ``update`` needs ``accept_prob``). The
+            first two are the same hard walk; the third counts expected rounds, in float64.
+        sequences: number of sequences of the validation set. With it each ``sequence_index`` counts once however often
+            the ranks' samplers repeat it, at the price of one row of counts per sequence in place of one per block.
         draft_vocab: int64 [V_draft] verifier ids that the drafter can produce, for the coverage; None = not known.
         level: level of the profile's intervals.
 
@@ -50,8 +56,8 @@ class TTTAcceptance(Metric):
     higher_is_better = True
     full_state_update = False
 
-    counts_state: Tensor
-    broken_spans: Tensor
+    sums: Tensor
+    in_draft_vocab: Tensor
 
     def __init__(
         self,
@@ -60,6 +66,7 @@ class TTTAcceptance(Metric):
         blocks: int = 64,
         mode: str = "greedy",
         *,
+        sequences: int | None = None,
         draft_vocab: Tensor | None = None,
         level: float = 0.90,
         **kwargs: Any,
@@ -69,22 +76,32 @@ class TTTAcceptance(Metric):
         self.ttt_steps = _positive("ttt_steps", ttt_steps)
         self.max_depth = _positive("max_depth", ttt_steps if max_depth is None else max_depth)
         self.blocks = _positive("blocks", blocks)
+        self.sequences = None if sequences is None else _positive("sequences", sequences)
         if mode not in _MODES:
             raise InputError("mode", mode, f"must be one of {', '.join(_MODES)}")
-        self.mode = mode
         if not 0 < level < 1:
             raise InputError("level", level, "must lie in (0, 1)")
+        self.mode = mode
         self.level = level
         self.knows_draft_vocab = draft_vocab is not None
         self.register_buffer("in_draft_vocab", _membership(draft_vocab), persistent=False)
         self.rows_seen = 0
-        # One tensor, so that one collective synchronises everything. Its last row counts illegal spans met on a device.
-        width = AcceptanceCounts.width(self.ttt_steps, self.max_depth)
-        zeros = torch.zeros(self.blocks + 1, max(width, len(SPAN_RULES)), dtype=torch.int64)
-        self.add_state("counts_state", default=zeros, dist_reduce_fx="sum")
+        # One tensor, so that one collective synchronises everything: a row per block (or sequence), the flat counts and
+        # how often the row was added; the last row counts the faults met on a device, where raising would wait for it.
+        rows = (self.sequences or self.blocks) + 1
+        columns = max(AcceptanceCounts.width(self.ttt_steps, self.max_depth) + 1, len(_FAULTS))
+        dtype = torch.float64 if mode == "rejection" else torch.int64
+        self.add_state("sums", default=torch.zeros(rows, columns, dtype=dtype), dist_reduce_fx="sum")
 
     def update(
-        self, draft_ids: Tensor, target_ids: Tensor, spans: Tensor, *, sequence_index: Tensor | None = None
+        self,
+        draft_ids: Tensor,
+        target_ids: Tensor,
+        spans: Tensor,
+        *,
+        sequence_index: Tensor | None = None,
+        accept_prob: Tensor | None = None,
+        verifier_ids: Tensor | None = None,
     ) -> None:
         """Add one batch.
 
@@ -94,66 +111,95 @@ class TTTAcceptance(Metric):
             target_ids: int64 [B, T] the text: the verifier's own tokens.
             spans: int64 [S, 3] rows (row, P, E): indices of the first and the last token of each answer.
             sequence_index: int64 [B] which sequence of the validation set each row is; default: running number.
+            accept_prob: float [K, B, T] = min(1, q(x) / p(x)) of the token x at t + 1 + k, in ``rejection`` mode (see
+                :func:`~eagle_speedup.acceptance.rejection.acceptance_probability`).
+            verifier_ids: int64 [B, T], the verifier's argmax for position t; where it differs from ``target_ids`` the
+                text is not the verifier's own, and the accept length understates what serving shows.
 
         Raises:
             InputError: wrong shapes or types at once; illegal spans at once for host tensors, at ``compute`` for
             others.
         """
-        self._check_shapes(draft_ids, target_ids, spans, sequence_index)
+        self._check_shapes(draft_ids, target_ids, spans, sequence_index, accept_prob, verifier_ids)
         batch, length = target_ids.shape
         device = target_ids.device
         if sequence_index is None:
             sequence_index = torch.arange(self.rows_seen, self.rows_seen + batch, device=device)
         self.rows_seen += batch
-        if batch == 0 or length == 0 or spans.shape[0] == 0:
+        if batch == 0 or length == 0:
             return
-        if not spans.is_cuda:
+        if spans.device.type == "cpu":
             check_spans(spans, batch, length)
-        spans, broken = validated(spans.to(device), batch, length)
-        block = sequence_index.to(device) % self.blocks
-        rows = self._row_counts(draft_ids, target_ids, spans)
-        self.counts_state[:-1, : rows.shape[1]].index_add_(0, block, rows)
-        self.counts_state[-1, : len(SPAN_RULES)] += broken
+        spans, faults = without_illegal(spans.to(device, non_blocking=True), batch, length)
+        row, bad_index = self._state_row(sequence_index.to(device, non_blocking=True))
+        counts = self._row_counts(draft_ids, target_ids, spans, accept_prob, verifier_ids)
+        counts = torch.cat([counts, torch.ones_like(counts[:, :1])], dim=1)
+        counts = torch.where(bad_index[:, None], 0, counts).to(self.sums.dtype)
+        self.sums[:-1, : counts.shape[1]].index_add_(0, row, counts)
+        self.sums[-1, : len(_FAULTS)] += torch.cat([faults, bad_index.sum()[None]])
 
-    def _row_counts(self, draft_ids: Tensor, target_ids: Tensor, spans: Tensor) -> Tensor:
-        """The flat counts of each row: int64 [B, width]."""
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Module:
+        """Follow a module to another device, but never to another precision: sums of counts must stay exact."""
+        return super()._apply(lambda tensor: tensor.to(fn(tensor[:0]).device), exclude_state)
+
+    def _state_row(self, sequence_index: Tensor) -> tuple[Tensor, Tensor]:
+        """(row of the state for each sequence, whether its index is out of range)."""
+        if self.sequences is None:
+            return sequence_index.remainder(self.blocks), sequence_index < 0
+        bad = (sequence_index < 0) | (sequence_index >= self.sequences)
+        return sequence_index.clamp(0, self.sequences - 1), bad
+
+    def _row_counts(
+        self,
+        draft_ids: Tensor,
+        target_ids: Tensor,
+        spans: Tensor,
+        accept_prob: Tensor | None,
+        verifier_ids: Tensor | None,
+    ) -> Tensor:
+        """The flat counts of each row: [B, width], in the order of :class:`AcceptanceCounts`."""
         batch, length = target_ids.shape
         ends = anchor_ends(spans, batch, length)
         anchors = ends >= 0
         valid = step_validity(ends, self.ttt_steps)
-        hits = ttt_hits(draft_ids, target_ids, valid)
-        prefix = hits.cumprod(dim=0).bool()
-        prefix_before = torch.cat([anchors[None], prefix[:-1]]) & valid
-        next_target = target_ids.roll(-1, dims=1)
+        if accept_prob is None:
+            hits = ttt_hits(draft_ids, target_ids, valid).long()
+        else:
+            hits = torch.where(valid, accept_prob.double(), 0.0)
+        prefix = hits.cumprod(dim=0)
+        prefix_before = torch.cat([anchors[None].to(hits.dtype), prefix[:-1]]) * valid
+        covered = self._covered(target_ids) & anchors.roll(1, dims=1)  # the target of anchor t is at t + 1
+        disagreed = torch.zeros_like(covered) if verifier_ids is None else verifier_ids != target_ids
         per_row = [
             anchors.sum(dim=-1, keepdim=True),
             _answers_per_row(spans, batch),
-            (self._covered(next_target) & anchors).sum(dim=-1, keepdim=True),
+            covered.sum(dim=-1, keepdim=True),
+            anchors.sum(dim=-1, keepdim=True) * (verifier_ids is not None),
+            (disagreed & anchors.roll(1, dims=1)).sum(dim=-1, keepdim=True),
             *(flags.sum(dim=-1).T for flags in (valid, hits, prefix, prefix_before)),
         ]
-        leading = leading_hits(extend_hits(hits, self.max_depth))
-        visited = visited_anchors(leading, ends, spans)
-        # Histogram of accepted drafts over the visited anchors; bincount would synchronise.
-        bins = torch.zeros(self.max_depth, batch, self.max_depth + 1, dtype=torch.int64, device=ends.device)
-        bins.scatter_add_(-1, leading, visited.long())
-        return torch.cat([*per_row, bins.transpose(0, 1).reshape(batch, -1)], dim=1)
+        extended = extend_hits(hits, self.max_depth)
+        histogram = accepted_histogram if accept_prob is None else expected_histogram
+        return torch.cat([*per_row, histogram(extended, ends, spans)], dim=1)
 
     def _covered(self, token_ids: Tensor) -> Tensor:
         if not self.knows_draft_vocab:
             return torch.ones_like(token_ids, dtype=torch.bool)
         table = self.in_draft_vocab
-        assert isinstance(table, Tensor)
         known = (token_ids >= 0) & (token_ids < table.shape[0])
         return table[token_ids.clamp(0, table.shape[0] - 1)] & known
 
     def counts(self) -> AcceptanceCounts:
         """What this process has counted so far (what all have, inside ``sync_context``)."""
-        state = self.counts_state.cpu().numpy()
-        for rule, count in zip(SPAN_RULES, state[-1], strict=False):
+        state = self.sums.cpu().numpy()
+        for (field, rule), count in zip(_FAULTS, state[-1], strict=False):
             if count:
-                raise InputError("spans", f"{count} illegal rows", rule)
+                raise InputError(field, f"{int(count)} illegal", rule)
         width = AcceptanceCounts.width(self.ttt_steps, self.max_depth)
-        return AcceptanceCounts.from_flat(state[:-1, :width].copy(), self.ttt_steps, self.max_depth)
+        flat, times = state[:-1, :width], state[:-1, width]
+        if self.sequences is not None:
+            flat = _once(flat, times, self.blocks)
+        return AcceptanceCounts.from_flat(flat.copy(), self.ttt_steps, self.max_depth)
 
     def compute(self) -> AcceptanceProfile:
         """The profile of all batches of all processes."""
@@ -166,20 +212,35 @@ class TTTAcceptance(Metric):
         self.rows_seen = 0
 
     def _check_shapes(
-        self, draft_ids: Tensor, target_ids: Tensor, spans: Tensor, sequence_index: Tensor | None
+        self,
+        draft_ids: Tensor,
+        target_ids: Tensor,
+        spans: Tensor,
+        sequence_index: Tensor | None,
+        accept_prob: Tensor | None,
+        verifier_ids: Tensor | None,
     ) -> None:
         for name, ids in (("draft_ids", draft_ids), ("target_ids", target_ids), ("spans", spans)):
             if ids.is_floating_point() or ids.dtype == torch.bool:
                 raise InputError(f"{name}.dtype", ids.dtype, "must be an integer type (ids, not logits or masks)")
         if target_ids.ndim != 2:
             raise InputError("target_ids.shape", tuple(target_ids.shape), "must be [B, T]")
-        expected = (self.ttt_steps, *target_ids.shape)
-        if tuple(draft_ids.shape) != expected:
-            raise InputError("draft_ids.shape", tuple(draft_ids.shape), f"must be [K, B, T] = {list(expected)}")
         if spans.ndim != 2 or spans.shape[1] != 3:
             raise InputError("spans.shape", tuple(spans.shape), "must be [S, 3] rows (row, P, E)")
-        if sequence_index is not None and tuple(sequence_index.shape) != tuple(target_ids.shape[:1]):
-            raise InputError("sequence_index.shape", tuple(sequence_index.shape), f"must be [B] = {expected[1:2]}")
+        if (accept_prob is not None) != (self.mode == "rejection"):
+            given = "missing" if accept_prob is None else "given"
+            raise InputError(
+                "accept_prob", given, f"is for mode 'rejection' and needed there; the mode is {self.mode!r}"
+            )
+        batch, length = target_ids.shape
+        for name, tensor, shape, text in (
+            ("draft_ids", draft_ids, (self.ttt_steps, batch, length), "[K, B, T]"),
+            ("accept_prob", accept_prob, (self.ttt_steps, batch, length), "[K, B, T]"),
+            ("sequence_index", sequence_index, (batch,), "[B]"),
+            ("verifier_ids", verifier_ids, (batch, length), "[B, T]"),
+        ):
+            if tensor is not None and tuple(tensor.shape) != shape:
+                raise InputError(f"{name}.shape", tuple(tensor.shape), f"must be {text} = {list(shape)}")
 
 
 def _answers_per_row(spans: Tensor, batch: int) -> Tensor:
@@ -198,6 +259,15 @@ def _membership(draft_vocab: Tensor | None) -> Tensor:
     table = torch.zeros(int(ids.max()) + 1, dtype=torch.bool)
     table[ids] = True
     return table
+
+
+def _once(flat: Array, times: Array, blocks: int) -> Array:
+    """Rows of sequences that were added ``times`` times, counted once each and folded into blocks: [G, width]."""
+    repeats = np.maximum(times, 1)[:, None]
+    once = flat / repeats if np.issubdtype(flat.dtype, np.floating) else flat // repeats
+    folded = np.zeros((blocks, flat.shape[1]), dtype=flat.dtype)
+    np.add.at(folded, np.arange(len(flat)) % blocks, once)
+    return folded
 
 
 def _positive(name: str, value: int) -> int:

@@ -11,7 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["extend_hits", "leading_hits", "step_validity", "ttt_hits", "visited_anchors"]
+from .rejection import exactly, expected_visits
+
+__all__ = [
+    "accepted_histogram",
+    "expected_histogram",
+    "extend_hits",
+    "leading_hits",
+    "step_validity",
+    "ttt_hits",
+    "visited_anchors",
+]
 
 _NO_TARGET = -2  # differs from every token id and from -1, "no draft"
 
@@ -50,11 +60,11 @@ def extend_hits(hits: Tensor, max_depth: int) -> Tensor:
     drafted from a later anchor. Valid steps stay inside their span, since the target is the same.
 
     Args:
-        hits: bool [K, B, T].
+        hits: [K, B, T], 0/1 or acceptance probabilities.
         max_depth: D; below K the surplus steps are dropped.
 
     Returns:
-        bool [D, B, T].
+        [D, B, T].
     """
     steps = hits.shape[0]
     if max_depth <= steps:
@@ -99,3 +109,36 @@ def visited_anchors(leading: Tensor, ends: Tensor, spans: Tensor) -> Tensor:
         marked = marked.scatter(-1, torch.where(marked, jump, sink), True)
         jump = jump.gather(-1, jump)
     return marked[..., :length]
+
+
+def accepted_histogram(hits: Tensor, ends: Tensor, spans: Tensor) -> Tensor:
+    """Rounds of the walk by the number of drafts they accept: int64 [B, D * (D + 1)].
+
+    Args:
+        hits: int64 [D, B, T] of 0 and 1.
+        ends: int64 [B, T], -1 off the anchors.
+        spans: int64 [S, 3] legal rows.
+    """
+    depths, batch, _ = hits.shape
+    leading = leading_hits(hits)
+    visited = visited_anchors(leading, ends, spans)
+    bins = torch.zeros(depths, batch, depths + 1, dtype=torch.int64, device=ends.device)
+    bins.scatter_add_(-1, leading, visited.long())  # bincount would wait for the device
+    return bins.transpose(0, 1).reshape(batch, -1)
+
+
+def expected_histogram(accept: Tensor, ends: Tensor, spans: Tensor) -> Tensor:
+    """Expected rounds by the number of drafts they accept: float64 [B, D * (D + 1)].
+
+    Args:
+        accept: float64 [D, B, T] acceptance probabilities, 0 where a step has no target inside the span.
+        ends: int64 [B, T], -1 off the anchors.
+        spans: int64 [S, 3] legal rows.
+    """
+    batch, length = ends.shape
+    row, first, last = spans.unbind(-1)
+    start = torch.where(last > first, row * length + first, batch * length)
+    starts = torch.zeros(batch * length + 1, dtype=accept.dtype, device=ends.device).scatter(0, start, 1.0)
+    chances = exactly(accept)
+    visits = expected_visits(chances, ends, starts[:-1].view(batch, length))
+    return torch.einsum("djbt,dbt->bdj", chances, visits).reshape(batch, -1)

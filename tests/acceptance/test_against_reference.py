@@ -53,7 +53,8 @@ def test_one_batch(parts, max_depth):
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_batches_add_up(data):
-    slow, metric = SlowCounts(), None
+    slow = SlowCounts()
+    metric: TTTAcceptance | None = None
     for drafts, targets, spans in data.draw(st.lists(batches(), min_size=2, max_size=4)):
         if metric is None:
             metric = TTTAcceptance(drafts.shape[0], max_depth=6)
@@ -61,4 +62,5 @@ def test_batches_add_up(data):
             continue
         metric.update(drafts, targets, torch.tensor(spans, dtype=torch.int64).view(-1, 3))
         slow = slow_counts(drafts.tolist(), targets.tolist(), spans, 6, slow)
+    assert metric is not None
     assert_equal(metric.compute(), slow)
