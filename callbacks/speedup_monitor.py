@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from ..acceptance import AcceptanceProfile
+from ..acceptance.mix import mix_profiles
 from ..errors import InputError
 from ..estimate import Estimate
 from ..projection import SpeedupProjection, project
@@ -56,7 +57,8 @@ class SpeedupMonitor(Callback):
         draft_vocab: verifier ids the drafter can produce, for ``draft_vocab_coverage``.
         blocks: jackknife blocks.
         name: prefix of the logged names; monitors of one trainer need different ones.
-        validation_sets: names of the validation data loaders, in order: the headline pools them, and each is logged
+        validation_sets: names of the validation data loaders, in order: the headline pools them (or, from a dict of
+            name to weight, mixes them by that share of the traffic), and each is logged
             under ``speedup/<set>/..`` as well. None: all loaders are one set.
         final_step: last optimizer step of the budget; default: what the trainer's max_steps or max_epochs say.
         table_batches: batch sizes of the W&B table of tok/s over depth; default: ``batch`` only.
@@ -81,7 +83,7 @@ class SpeedupMonitor(Callback):
         draft_vocab: Tensor | None = None,
         blocks: int = 64,
         name: str = "speedup",
-        validation_sets: Sequence[str] | None = None,
+        validation_sets: Sequence[str] | Mapping[str, float] | None = None,
         final_step: int | None = None,
         table_batches: Sequence[int] | None = None,
     ) -> None:
@@ -93,6 +95,7 @@ class SpeedupMonitor(Callback):
         self.mode = mode
         self.name = name
         self.validation_sets = _names(validation_sets)
+        self.set_weights = dict(validation_sets) if isinstance(validation_sets, Mapping) else None
         self.final_step = final_step
         self.table_batches = tuple(table_batches or (batch,))
         _check_serving(self.calibration, depth, (batch, *self.table_batches), context_tokens, max_depth)
@@ -180,7 +183,7 @@ class SpeedupMonitor(Callback):
         profiles = self._counter.finish(trainer, agree=not self._ranks_agreed)
         self._ranks_agreed = bool(profiles)
         self.set_profiles = dict(zip(self.validation_sets, profiles[1:], strict=True)) if profiles else {}
-        self.profile = profiles[0] if profiles else None
+        self.profile = self._headline(profiles[0]) if profiles else None
         self.last = self.project(profiles[0]) if profiles and profiles[0].answers else None
         if self.profile is not None and trainer.state.fn == TrainerFn.FITTING:
             self._remember(Validation(trainer.global_step, trainer.current_epoch, self.profile, self.last))
@@ -190,6 +193,16 @@ class SpeedupMonitor(Callback):
         pl_module.log_dict({f"{self.name}/{key}": value for key, value in shown.items()}, prog_bar=True, **options)
         pl_module.log_dict(values, **options)
         self._report(trainer)
+
+    def _headline(self, pooled: AcceptanceProfile) -> AcceptanceProfile:
+        """The sets mixed by their weights, where there are any."""
+        if self.set_weights is None:
+            return pooled
+        empty = [name for name, profile in self.set_profiles.items() if not profile.tokens]
+        if empty:
+            self._tell(f"no answers in {', '.join(empty)}: the headline pools the sets without weights")
+            return pooled
+        return mix_profiles(self.set_profiles, self.set_weights)
 
     def _values(self, trainer: Trainer) -> dict[str, float]:
         if self.profile is None or self.last is None:
@@ -285,9 +298,12 @@ class SpeedupMonitor(Callback):
             self.profile, self.last = self.history[-1].profile, self.history[-1].projection
 
 
-def _names(names: Sequence[str] | None) -> tuple[str, ...]:
+def _names(names: Sequence[str] | Mapping[str, float] | None) -> tuple[str, ...]:
     if isinstance(names, str) or len(set(names or ())) != len(names or ()):
         raise InputError("validation_sets", names, "must be a list of different names")
+    for name, weight in names.items() if isinstance(names, Mapping) else ():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+            raise InputError(f"validation_sets[{name!r}]", weight, "must be a finite weight above 0")
     return tuple(names or ())
 
 

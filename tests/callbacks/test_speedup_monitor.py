@@ -14,6 +14,7 @@ from eagle_speedup.acceptance import AcceptanceProfile
 from eagle_speedup.callbacks import SpeedupMonitor
 from eagle_speedup.errors import InputError
 from eagle_speedup.projection import project
+from eagle_speedup.training import paired_gain
 
 from .toy import STEPS, ToyDrafter, direct_counts, toy_calibration, toy_loader, toy_trainer
 
@@ -119,6 +120,19 @@ def test_named_validation_sets_pool_to_the_headline(tmp_path):
     assert KEYS - set(row) == {"speedup/draft_vocab_coverage"}
     with pytest.raises(InputError, match="must name 2 data loaders"):
         fit(tmp_path, [monitor(validation_sets=["one"])], val=loaders)
+
+
+def test_weighted_validation_sets_mix_by_share_of_traffic(tmp_path):
+    callback = monitor(validation_sets={"mtbench": 3, "code": 1})
+    fit(tmp_path, [callback], val=[toy_loader(30), toy_loader(11)], max_steps=4)
+    parts = [callback.set_profiles[name].accept_length(STEPS).value for name in ("mtbench", "code")]
+    mixed = callback.profile.accept_length(STEPS).value
+    assert mixed == pytest.approx(1 / (0.75 / parts[0] + 0.25 / parts[1]))
+    pooled = direct_counts(30, 4) + direct_counts(11, 4)
+    assert mixed != pytest.approx(pooled.tokens.sum() / pooled.accepted[:, STEPS - 1].sum(), rel=1e-4)
+    assert not math.isnan(paired_gain(callback.history[1], callback.history[0]).lo)
+    with pytest.raises(InputError, match=r"validation_sets\['code'\] = 0: must be a finite weight above 0"):
+        monitor(validation_sets={"mtbench": 3, "code": 0})
 
 
 def test_validate_logs_and_leaves_the_history_alone(tmp_path):
