@@ -122,7 +122,7 @@ def project(
     """
     measured = min(lengths.ttt_steps, lengths.max_depth)
     depths = range(1, max(depth or 1, max_depth or measured) + 1)
-    by_depth = tuple(_at_depth(lengths.accept_length(d), calibration, d, batch, context_tokens) for d in depths)
+    by_depth = _over_depths({d: _usable(lengths.accept_length(d), d) for d in depths}, calibration, batch, context_tokens)
     fastest = max(by_depth, key=lambda p: p.tok_s.value)
     headline = fastest if depth is None else by_depth[depth - 1]
     model = calibration.model
@@ -140,20 +140,27 @@ def project(
     )
 
 
-def _at_depth(
-    accept_length: Estimate, calibration: Calibration, depth: int, batch: int, context_tokens: float | None
-) -> DepthProjection:
+def _over_depths(
+    lengths: dict[int, Estimate], calibration: Calibration, batch: int, context_tokens: float | None
+) -> tuple[DepthProjection, ...]:
+    grid = calibration.model.grid(list(lengths), [batch], context_tokens, lengths)
+    return tuple(
+        DepthProjection(
+            depth=depth,
+            accept_length=accept_length,
+            round_ms=grid.round_ms.at(row, 0),
+            tok_s=grid.tok_s.at(row, 0),
+            ratio=grid.speedup.at(row, 0),
+            breakeven=grid.breakeven.at(row, 0),
+        )
+        for row, (depth, accept_length) in enumerate(lengths.items())
+    )
+
+
+def _usable(accept_length: Estimate, depth: int) -> Estimate:
     if math.isnan(accept_length.value):
         raise InputError("accept_length", accept_length.value, "needs at least one answer with two tokens")
     if math.isnan(accept_length.lo) or math.isnan(accept_length.hi):
         # One block of answers has no spread to show; all that is certain is the range of possible accept lengths.
-        accept_length = Estimate(accept_length.value, 1.0, depth + 1.0, accept_length.level)
-    model = calibration.model
-    return DepthProjection(
-        depth=depth,
-        accept_length=accept_length,
-        round_ms=model.round_ms(depth, batch, context_tokens),
-        tok_s=model.tok_s(accept_length, depth, batch, context_tokens),
-        ratio=model.speedup(accept_length, depth, batch, context_tokens),
-        breakeven=model.breakeven(depth, batch, context_tokens),
-    )
+        return Estimate(accept_length.value, 1.0, depth + 1.0, accept_length.level)
+    return accept_length

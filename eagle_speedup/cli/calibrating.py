@@ -1,0 +1,113 @@
+"""From measurement files to a calibration."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..readers.measurements import FORMATS, read_measurements
+from ..readers.reading import Hints, Reading
+from ..throughput import Calibration, MeasuredPoint, Source
+from ..throughput.calibration import parse_calibration
+from ..throughput.strict_yaml import read_yaml, suggest
+from .parser import positive, whole
+
+__all__ = ["Gathered", "gather", "parse_source"]
+
+_HINTS = ("depth", "batch", "context", "topk", "num_draft_tokens", "workload", "format")
+_YAML = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A calibration and what each of its files gave."""
+
+    calibration: Calibration
+    readings: tuple[tuple[str, Reading], ...]
+    """(file name, reading), in the order given; files of points are left out."""
+
+
+def gather(sources: Sequence[str], setup: Mapping[str, str | None]) -> Gathered:
+    """Read all sources and put their points into one calibration.
+
+    Args:
+        sources: files, each with hints after ``@`` where it does not say everything itself.
+        setup: ``name``, ``node``, ``verifier``, ``engine``, ...; what is None is taken from the files.
+
+    Raises:
+        InputError: a file that can not be used, hints that are none, or no point at all.
+    """
+    data: dict[str, Any] = {"name": "calibration"}
+    points: list[MeasuredPoint] = []
+    origins: list[Source] = []
+    readings: list[tuple[str, Reading]] = []
+    found: dict[str, str] = {}
+    for text in sources:
+        path, hints, format = parse_source(text)
+        if path.suffix in _YAML:
+            given = _from_yaml(path, data, len(origins))
+            points += given.points
+            origins += given.sources
+            continue
+        reading = read_measurements(path, hints, format=format)
+        readings.append((path.name, reading))
+        for key, value in reading.setup.items():
+            if found.setdefault(key, value) != value:
+                raise InputError(key, value, f"of {path.name} differs from {found[key]!r} of the files before it")
+        if reading.points:
+            origins.append(_source(path, reading, len(origins) + 1))
+            points += [replace(point, source=origins[-1].id) for point in reading.points]
+    if not points:
+        reasons = "; ".join(f"{name}: {reading.summary()}" for name, reading in readings)
+        raise InputError("sources", [Path(s).name for s in sources], f"gave no point ({reasons})")
+    chosen = {**data, **found, **{key: value for key, value in setup.items() if value is not None}}
+    known = {key: value for key, value in chosen.items() if key in Calibration.__dataclass_fields__}
+    return Gathered(Calibration(**{**known, "points": tuple(points), "sources": tuple(origins)}), tuple(readings))
+
+
+def parse_source(text: str) -> tuple[Path, Hints, str | None]:
+    """``FILE@depth=3,batch=8`` as path, hints and format. A file whose name holds an @ is found first."""
+    if Path(text).is_file() or "@" not in text:
+        return Path(text), Hints(), None
+    name, _, words = text.rpartition("@")
+    values: dict[str, str] = {}
+    for word in words.split(","):
+        key, equals, value = word.partition("=")
+        if not equals or key not in _HINTS:
+            raise InputError("source", text, f"has no hint {key!r}{suggest(key, _HINTS)}")
+        values[key] = value
+    if values.get("format", FORMATS[0]) not in FORMATS:
+        raise InputError("format", values["format"], f"must be one of {', '.join(FORMATS)}")
+    hints = Hints(
+        depth=whole("depth", values.get("depth"), 0),
+        batch=whole("batch", values.get("batch"), 1),
+        context_tokens=positive("context", values.get("context")),
+        topk=whole("topk", values.get("topk"), 1) or 1,
+        num_draft_tokens=whole("num_draft_tokens", values.get("num_draft_tokens"), 1),
+        workload=values.get("workload"),
+    )
+    return Path(name), hints, values.get("format")
+
+
+def _from_yaml(path: Path, data: dict[str, Any], taken: int) -> Calibration:
+    """Points and sources of a YAML file; its other keys go to ``data``. A name is not required."""
+    content = read_yaml(path)
+    content.setdefault("name", re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem))
+    given = parse_calibration(content)
+    names = ("name", "title", "node", "verifier", "engine", "engine_version", "parallelism", "draft_sampling", "notes")
+    data.update({key: getattr(given, key) for key in names if getattr(given, key) is not None})
+    data.update(prior=given.prior, simple_models=given.simple_models)
+    if given.sources:
+        return given
+    source = Source(f"s{taken + 1}", path.name)
+    return replace(given, points=tuple(replace(p, source=source.id) for p in given.points), sources=(source,))
+
+
+def _source(path: Path, reading: Reading, number: int) -> Source:
+    day = datetime.date.fromtimestamp(path.stat().st_mtime).isoformat()
+    return Source(f"s{number}", f"{path.name}: {reading.summary()}", "measured", day)

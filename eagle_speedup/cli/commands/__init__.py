@@ -1,0 +1,1 @@
+"""One module per command: ``add`` declares its options (cheap), ``run`` does the work (imports what it needs)."""

@@ -1,0 +1,180 @@
+"""A round taken apart, and what each lever would buy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InputError
+from ..estimate import Estimate
+from ..projection import project
+from ..throughput import Calibration, load_node, load_verifier
+from .budget import Budget, round_budget
+from .console import make_console
+from .inputs import Given
+from .what_if import point_worth
+
+__all__ = ["Explanation", "Lever", "explain", "show_explanation"]
+
+_DEFAULT_DEPTH = 3
+
+
+@dataclass(frozen=True)
+class Lever:
+    """One thing that could be better."""
+
+    name: str
+    """What would change."""
+    saves_ms: float | None
+    """Shorter round; None where the round stays and its yield grows."""
+    gain: float
+    """More tok/s, as a share."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A plain step and a round of one depth, taken apart."""
+
+    node: str
+    verifier: str
+    calibration: Calibration
+    step: Budget
+    round: Budget
+    round_ms: Estimate
+    levers: tuple[Lever, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Keys of ``explain --json``; milliseconds, 1e9 bytes."""
+        return {
+            "node": self.node,
+            "verifier": self.verifier,
+            "calibration": self.calibration.name,
+            "fingerprint": self.calibration.fingerprint,
+            "round_ms": self.round_ms,
+            **{
+                name: {**vars(budget), "floor_ms": budget.floor_ms, "rest_ms": budget.rest_ms}
+                for name, budget in (("step", self.step), ("round", self.round))
+            },
+            "levers": [vars(lever) for lever in self.levers],
+        }
+
+
+def explain(
+    calibration: Calibration,
+    *,
+    given: Given | None = None,
+    node: str | None = None,
+    verifier: str | None = None,
+    depth: int | None = None,
+    batch: int = 1,
+    context_tokens: float | None = None,
+    gpus: int | None = None,
+) -> Explanation:
+    """Take a round of ``depth`` drafts apart, by the node and verifier named or those of the calibration.
+
+    ``gpus``: accelerators that hold the verifier; None = as the calibration's tensor parallelism says, else all.
+    """
+    names = {"node": node or calibration.node, "verifier": verifier or calibration.verifier}
+    for field, name in names.items():
+        if name is None:
+            raise InputError(field, None, f"must be given: the calibration {calibration.name!r} names none")
+    node_spec, verifier_spec = load_node(str(names["node"])), load_verifier(str(names["verifier"]))
+    if depth is None:
+        depth = _DEFAULT_DEPTH if given is None else given.lengths.ttt_steps
+    if depth < 1:
+        raise InputError("depth", depth, "must be a whole number >= 1: a plain step is shown beside it")
+    round_ms = calibration.model.round_ms(depth, batch, context_tokens)
+    step, of_round = (
+        round_budget(
+            node_spec,
+            verifier_spec,
+            depth=d,
+            batch=batch,
+            measured_ms=calibration.model.round_ms(d, batch, context_tokens).value,
+            context_tokens=context_tokens,
+            gpus=_tensor_parallel(calibration) if gpus is None else gpus,
+        )
+        for d in (0, depth)
+    )
+    levers = [*_accuracy_levers(given, calibration, depth, batch, context_tokens), *_time_levers(of_round)]
+    levers.sort(key=lambda lever: -lever.gain)
+    return Explanation(node_spec.title, verifier_spec.title, calibration, step, of_round, round_ms, tuple(levers))
+
+
+def _tensor_parallel(calibration: Calibration) -> int | None:
+    match = re.search(r"\btp\s*=?\s*(\d+)", calibration.parallelism or "", re.IGNORECASE)
+    return None if match is None else int(match.group(1))
+
+
+def _accuracy_levers(
+    given: Given | None, calibration: Calibration, depth: int, batch: int, context_tokens: float | None
+) -> list[Lever]:
+    if given is None:
+        return []
+    projection = project(given.lengths, calibration, depth=depth, batch=batch, context_tokens=context_tokens)
+    worth = point_worth(given, projection)
+    tok_s = projection.tok_s.value
+    out = [Lever(f"accuracy: one more point of step {w.step}, later ones along", None, w.tok_s / tok_s) for w in worth]
+    best = projection.best_depth
+    if best not in (0, depth):
+        gain = projection.by_depth[best - 1].tok_s.value / tok_s - 1
+        out.append(Lever(f"depth: {best} drafts instead of {depth}", None, gain))
+    return out
+
+
+def _time_levers(budget: Budget) -> list[Lever]:
+    """Halves of what can be made shorter; tok/s grows as the round shrinks."""
+    savings = [
+        ("drafter cost: half the drafter's weights to read", (budget.draft_ms or 0.0) / 2),
+        ("launches and latency: half of the rest", max(0.0, budget.rest_ms) / 2),
+    ]
+    if budget.all_reduce_ms is not None and budget.all_reduce_slow_ms is not None:
+        gap = min(budget.all_reduce_slow_ms - budget.all_reduce_ms, max(0.0, budget.rest_ms))
+        savings.append(("all-reduce: the fastest measured variant, where the slowest runs now", gap))
+    return [Lever(name, ms, budget.measured_ms / (budget.measured_ms - ms) - 1) for name, ms in savings if ms > 0]
+
+
+def show_explanation(explanation: Explanation) -> None:
+    """Print it for people."""
+    console, e = make_console(), explanation
+    console.print(f"{e.verifier} on {e.node}", markup=False)
+    label = f"calibration {e.calibration.name}, fingerprint {e.calibration.fingerprint}; batch {e.round.batch}"
+    console.print(label, style="dim", markup=False)
+    console.print(_table(e.step, e.round))
+    if e.round.distinct_experts is not None:
+        note = "Expert counts assume uniform, independent routing, so they are on the high side."
+        console.print(note)
+    if e.round.rest_ms < 0:
+        console.print("The floors exceed the calibrated round: a figure of node, verifier or calibration is off.")
+    console.print(f"Calibrated round: {e.round_ms} ms.\n\n[bold]What each lever would buy[/bold]")
+    for lever in e.levers:
+        saved = "" if lever.saves_ms is None else f", {lever.saves_ms:.2f} ms a round"
+        console.print(f"{lever.gain:+6.1%}  {lever.name}{saved}", markup=False)
+
+
+def _table(step: Budget, of_round: Budget) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("", "plain step", f"round, depth {of_round.depth}"):
+        table.add_column(title)
+    both = (step, of_round)
+    table.add_row("tokens verified", *(str(b.tokens) for b in both))
+    if of_round.distinct_experts is not None:
+        table.add_row("routed experts touched, per layer", *(f"{b.distinct_experts:.1f}" for b in both))
+    table.add_row("weights read, GB over all", *(f"{b.weight_gb:.1f}" for b in both))
+    table.add_row("  reading them, ms", *(f"{b.weights_ms:.2f}" for b in both))
+    if of_round.cache_ms is not None:
+        table.add_row("  keys and values of the context, ms", *(f"{b.cache_ms:.2f}" for b in both))
+    table.add_row("all-reduces", *(f"{b.all_reduces} of {b.all_reduce_bytes / 1024:.0f} KiB" for b in both))
+    if of_round.all_reduce_ms is not None:
+        table.add_row(
+            "  fastest .. slowest measured variant, ms",
+            *(f"{b.all_reduce_ms:.2f} .. {b.all_reduce_slow_ms:.2f}" for b in both),
+        )
+    table.add_row("drafter's weights, ms", *("not known" if b.draft_ms is None else f"{b.draft_ms:.2f}" for b in both))
+    table.add_row("floor, ms", *(f"{b.floor_ms:.2f}" for b in both), style="bold")
+    table.add_row("rest: launches, latency, attention, sampling, ms", *(f"{b.rest_ms:.2f}" for b in both))
+    table.add_row("calibrated, ms", *(f"{b.measured_ms:.2f}" for b in both), style="bold")
+    return table

@@ -1,0 +1,262 @@
+"""Results of benchmark clients: vLLM ``bench serve``, SGLang ``bench_serving`` and ``bench_one_batch``, GuideLLM.
+
+Decode speed is taken from the time per output token, which leaves the first token (prefill and queueing) out, where the
+client reports it; from the total throughput over the wall clock otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..throughput import MeasuredPoint
+from .lines import stream_chunks
+from .reading import Hints, Reading
+
+__all__ = ["read_bench_json"]
+
+_MAX_WHOLE = 32 * 1024 * 1024  # a larger document is scanned for its scalars instead of being parsed
+_SCALAR = re.compile(rb'"([A-Za-z_0-9]{1,60})"\s*:\s*(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(?=\s*[,}\]\s])')
+_KNOWN = frozenset(
+    [
+        "accept_length",
+        "acc_length",
+        "batch_size",
+        "completed",
+        "concurrency",
+        "duration",
+        "input_len",
+        "last_gen_throughput",
+        "last_ttft",
+        "latency",
+        "max_concurrency",
+        "mean_tpot_ms",
+        "median_decode_latency",
+        "median_decode_throughput",
+        "median_tpot_ms",
+        "output_len",
+        "output_throughput",
+        "spec_decode_acceptance_length",
+        "spec_decode_accepted_tokens",
+        "spec_decode_draft_tokens",
+        "spec_decode_num_drafts",
+        "total_input_tokens",
+        "total_output_tokens",
+    ]
+)
+
+
+def read_bench_json(path: str | Path, hints: Hints | None = None) -> Reading:
+    """Points from a result file: one JSON document, JSON lines, or documents one after the other.
+
+    What can not be parsed as a whole (broken off, or above 32 MB) is scanned for the scalars that are needed.
+
+    Raises:
+        InputError: unreadable file.
+    """
+    hints = hints or Hints()
+    dropped: Counter[str] = Counter()
+    notes: list[str] = []
+    points: list[MeasuredPoint] = []
+    formats: Counter[str] = Counter()
+    for result in _results(Path(path), dropped, notes):
+        if not isinstance(result, Mapping):
+            dropped["not a result"] += 1
+            continue
+        for name, build in _runs(result):
+            try:
+                point = build(hints, notes)
+            except InputError as error:
+                dropped[str(error)] += 1
+                continue
+            if point is None:
+                dropped["no throughput in it"] += 1
+                continue
+            formats[name] += 1
+            points.append(point)
+    name = formats.most_common(1)[0][0] if formats else "benchmark result"
+    engine = {"vllm": "vllm", "sglang": "sglang"}.get(name.split()[0])
+    setup = {"engine": engine} if engine else {}
+    return Reading(tuple(points), len(points), dropped, tuple(dict.fromkeys(notes)), name, setup)
+
+
+def _runs(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(format, function of hints and notes that builds the point) for every run in a document."""
+    if isinstance(result.get("benchmarks"), list):
+        for run in result["benchmarks"]:
+            if isinstance(run, Mapping):
+                yield "guidellm", lambda hints, notes, run=run: _guidellm(run, hints, notes)
+    elif "median_decode_latency" in result or "median_decode_throughput" in result:
+        yield "sglang bench_one_batch", lambda hints, notes: _one_batch(result, hints, notes)
+    elif "last_gen_throughput" in result or ("latency" in result and "batch_size" in result):
+        yield "sglang bench_one_batch_server", lambda hints, notes: _one_batch_server(result, hints, notes)
+    else:
+        name = "sglang bench_serving" if "accept_length" in result or "sglang" in str(result.get("backend")) else None
+        yield name or "vllm bench serve", lambda hints, notes: _serving(result, hints, notes)
+
+
+def _serving(result: Mapping[str, Any], hints: Hints, notes: list[str]) -> MeasuredPoint | None:
+    """vLLM ``bench serve`` and SGLang ``bench_serving``."""
+    tpot, total = _positive(result, "mean_tpot_ms"), _positive(result, "output_throughput")
+    batch = hints.batch or round(_positive(result, "max_concurrency") or _positive(result, "concurrency") or 0)
+    if tpot is None and total is None:
+        return None
+    if not batch:
+        raise InputError("batch", None, "not known, since no max_concurrency was set; give batch=")
+    length = _positive(result, "spec_decode_acceptance_length") or _positive(result, "accept_length")
+    drafts, drafted = _positive(result, "spec_decode_num_drafts"), _positive(result, "spec_decode_draft_tokens")
+    drawn = round(drafted / drafts) if drafts and drafted else None
+    if tpot is None:
+        notes.append("no time per output token: wall-clock throughput taken, prefill included")
+    requests, tokens = _positive(result, "completed"), _positive(result, "total_input_tokens")
+    outputs = _positive(result, "total_output_tokens") or 0.0
+    context = round((tokens + outputs / 2) / requests) if tokens and requests else None
+    return _point(hints, notes, drawn, length, batch, context, per_user=_speed(tpot), total=total)
+
+
+def _one_batch(result: Mapping[str, Any], hints: Hints, notes: list[str]) -> MeasuredPoint | None:
+    batch = hints.batch or round(_positive(result, "batch_size") or 0)
+    latency = _positive(result, "median_decode_latency")
+    if not batch or latency is None:
+        return None
+    plain = replace(hints, depth=0)  # this program runs the verifier alone
+    return _point(plain, notes, None, None, batch, _mean_context(result), total=batch / latency)
+
+
+def _one_batch_server(result: Mapping[str, Any], hints: Hints, notes: list[str]) -> MeasuredPoint | None:
+    batch = hints.batch or round(_positive(result, "batch_size") or 0)
+    latency, first = _positive(result, "latency"), _positive(result, "last_ttft")
+    tokens = _positive(result, "output_len")
+    length = _positive(result, "acc_length")  # -1 = not measured
+    if batch and latency and first and tokens and latency > first:
+        total: float | None = batch * tokens / (latency - first)
+    else:
+        total = _positive(result, "last_gen_throughput") or _positive(result, "output_throughput")
+        notes.append("no time to first token: the server's own throughput taken")
+    return _point(hints, notes, None, length, batch, _mean_context(result), total=total) if batch and total else None
+
+
+def _guidellm(run: Mapping[str, Any], hints: Hints, notes: list[str]) -> MeasuredPoint | None:
+    metrics = run.get("metrics")
+    if not isinstance(metrics, Mapping):
+        return None
+    batch = hints.batch or round(_successful(metrics, "request_concurrency") or 0)
+    # Its time_per_output_token counts the first token in, its inter_token_latency does not.
+    latency = _successful(metrics, "inter_token_latency_ms") or _successful(metrics, "time_per_output_token_ms")
+    total = _successful(metrics, "output_tokens_per_second")
+    if latency is None and total is None:
+        return None
+    if not batch:
+        raise InputError("batch", None, "not known; give batch=")
+    prompt, output = (_successful(metrics, f"{n}_token_count") for n in ("prompt", "output"))
+    context = round(prompt + (output or 0.0) / 2) if prompt else None
+    return _point(hints, notes, None, None, batch, context, per_user=_speed(latency), total=total)
+
+
+def _point(
+    hints: Hints,
+    notes: list[str],
+    depth: int | None,
+    length: float | None,
+    batch: int,
+    context: float | None,
+    *,
+    per_user: float | None = None,
+    total: float | None = None,
+) -> MeasuredPoint:
+    depth = depth or hints.depth
+    if depth is None and length is None:
+        raise InputError(
+            "depth", None, "not known, and no accept length in the result; give depth= (0 = no speculation)"
+        )
+    if depth is None:
+        notes.append("draft depth not known: the result does not hold it; give depth=")
+    tok_s = total if per_user is None else per_user
+    return MeasuredPoint(
+        depth=depth,
+        tok_s=None if tok_s is None else round(tok_s, 4),
+        accept_length=None if depth == 0 else length,
+        batch=batch,
+        context_tokens=hints.context_tokens or context,
+        per_user=per_user is not None,
+        topk=hints.topk if depth else 1,
+        num_draft_tokens=hints.num_draft_tokens if depth else None,
+        workload=hints.workload,
+    )
+
+
+def _results(path: Path, dropped: Counter[str], notes: list[str]) -> Iterator[Any]:
+    """Documents of a file; the scalars of its broken or oversized part at the end."""
+    text = _read(path)
+    if text is None:
+        notes.append("larger than 32 MB: scanned for its scalars only")
+        yield from _scan(path)
+        return
+    decoder, at, found = json.JSONDecoder(), 0, False
+    while at < len(text):
+        if text[at].isspace() or text[at] == ",":
+            at += 1
+            continue
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            following = text.find("\n{", at)
+            dropped["broken JSON"] += 1
+            if following < 0:
+                break
+            at = following + 1
+            continue
+        found = True
+        yield from value if isinstance(value, list) else [value]
+    if not found and dropped["broken JSON"]:
+        notes.append("broken off: scanned for its scalars")
+        yield from _scan(path)
+
+
+def _read(path: Path) -> str | None:
+    """The text of a file; None when it is too large to hold."""
+    try:
+        if path.stat().st_size > _MAX_WHOLE:
+            return None
+        return path.read_bytes().decode("utf-8", "replace")
+    except OSError as error:
+        raise InputError("file", str(path), error.strerror or "can not be read") from None
+
+
+def _scan(path: Path) -> Iterator[dict[str, float]]:
+    """First value of each known scalar, found piece by piece."""
+    found: dict[str, float] = {}
+    for chunk in stream_chunks(path):
+        for key, value in _SCALAR.findall(chunk):
+            if (name := key.decode()) in _KNOWN:
+                found.setdefault(name, float(value))
+    if found:
+        yield found
+
+
+def _mean_context(result: Mapping[str, Any]) -> float | None:
+    prompt = _positive(result, "input_len")
+    return None if prompt is None else round(prompt + (_positive(result, "output_len") or 0.0) / 2)
+
+
+def _successful(metrics: Mapping[str, Any], name: str) -> float | None:
+    entry = metrics.get(name)
+    entry = entry.get("successful") if isinstance(entry, Mapping) else None
+    return _positive(entry, "mean") if isinstance(entry, Mapping) else None
+
+
+def _speed(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else 1000.0 / milliseconds
+
+
+def _positive(result: Mapping[str, Any], key: str) -> float | None:
+    value = result.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e15:
+        return None
+    return float(value)

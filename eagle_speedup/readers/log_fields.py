@@ -1,0 +1,85 @@
+"""Fields of engine log lines, read by name: lines gain, lose and move fields from version to version."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from .lines import clean
+
+__all__ = ["number", "numbers_after", "records", "seconds", "word"]
+
+_NUMBER = r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
+_MAX_CONTINUATIONS = 6
+_MAX_RECORD = 8192
+_ABSURD = 1e15
+
+# A line that starts with one of these is a line of its own; anything else is the rest of the line before it, wrapped by
+# whoever pasted it. The bare words start one only after a record that is complete as it stands.
+_FRESH = re.compile(
+    rb"\s*(\x1b|\(\w+[ )]|\[?(INFO|WARN|ERROR|DEBUG|CRITICAL)|\[?\d{4}-\d\d-\d\d|\d\d-\d\d \d\d:|\[\w+/"
+    rb"|\[[A-Z]\w+ |[{<\"]|Traceback|$)"
+)
+_BARE = re.compile(rb"\s*(Prefill batch|Decode batch|Engine \d|Avg prompt|SpecDecoding|Speculative metrics)")
+_MONTH_DAY = re.compile(r"\b(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
+_FIELD: dict[str, re.Pattern[str]] = {}
+
+
+def records(lines: Iterable[bytes], marker: re.Pattern[bytes]) -> Iterator[str]:
+    """Text of every record that holds ``marker``, wrapped lines joined.
+
+    They are joined without a blank, since a wrap may fall inside a number; names below allow for a lost blank.
+    """
+    record, continuations = b"", 0
+    for line in lines:
+        full = continuations == _MAX_CONTINUATIONS or len(record) > _MAX_RECORD
+        if not record or full or _FRESH.match(line) or (_BARE.match(line) and marker.search(record)):
+            if marker.search(record):
+                yield clean(record)
+            record, continuations = line, 0
+        else:
+            record, continuations = record + line, continuations + 1
+    if marker.search(record):
+        yield clean(record)
+
+
+def number(text: str, name: str) -> float | None:
+    """The number after ``name:`` (or ``name=``); None where the field is absent or holds no sensible one."""
+    for match in _field(name).finditer(text):
+        # A look-behind in the pattern would keep it from skipping ahead to the name.
+        before = text[match.start() - 1] if match.start() else " "
+        if not (before.isalnum() or before in "_-"):
+            value = float(match.group(1))
+            return value if abs(value) < _ABSURD else None
+    return None
+
+
+def numbers_after(text: str, name: str) -> list[float]:
+    """The comma-separated numbers after ``name:``."""
+    match = re.search(_spaced(name) + rf"\s*:\s*({_NUMBER}(?:\s*,\s*{_NUMBER})*)", text)
+    return [] if match is None else [float(v) for v in re.findall(_NUMBER, match.group(1))]
+
+
+def word(text: str, pattern: str) -> str | None:
+    """First group of ``pattern`` in the text."""
+    match = re.search(pattern, text)
+    return None if match is None else match.group(1)
+
+
+def seconds(text: str) -> int | None:
+    """Second of the year of the record's time stamp; None without one. For differences, not for dates."""
+    match = _MONTH_DAY.search(text)
+    if match is None:
+        return None
+    month, day, hour, minute, second = map(int, match.groups())
+    return ((month * 31 + day) * 24 + hour) * 3600 + minute * 60 + second
+
+
+def _field(name: str) -> re.Pattern[str]:
+    if name not in _FIELD:
+        _FIELD[name] = re.compile(rf"{_spaced(name)}\s*['\"]?\s*[:=]\s*{_NUMBER}")
+    return _FIELD[name]
+
+
+def _spaced(name: str) -> str:
+    return r"\s*".join(re.escape(part) for part in name.split(" "))

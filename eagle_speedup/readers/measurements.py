@@ -1,0 +1,62 @@
+"""Measured points from a file of any known format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import InputError
+from . import prometheus, sglang_logs, vllm_logs
+from .bench_json import read_bench_json
+from .lines import head, stream_lines
+from .reading import Hints, Reading
+
+__all__ = ["FORMATS", "read_measurements", "sniff"]
+
+FORMATS = ("vllm-log", "sglang-log", "prometheus", "bench-json")
+"""Formats, as they can be named."""
+
+
+def read_measurements(path: str | Path, hints: Hints | None = None, *, format: str | None = None) -> Reading:
+    """Points from an engine's log, its metrics, or a benchmark's result.
+
+    Args:
+        path: the file; of any size.
+        hints: what the file does not say.
+        format: one of ``FORMATS``; None = told by the content.
+
+    Raises:
+        InputError: unreadable, or of no known format.
+    """
+    kind = format or sniff(path)
+    if kind == "bench-json":
+        return read_bench_json(path, hints)
+    readers = {
+        "vllm-log": vllm_logs.read_vllm_log,
+        "sglang-log": sglang_logs.read_sglang_log,
+        "prometheus": prometheus.read_prometheus,
+    }
+    if kind not in readers:
+        raise InputError("format", kind, f"must be one of {', '.join(FORMATS)}")
+    return readers[kind](stream_lines(path), hints)
+
+
+def sniff(path: str | Path) -> str:
+    """Which of ``FORMATS`` a file is in, by its first line that can tell.
+
+    Raises:
+        InputError: unreadable, or no such line.
+    """
+    start = head(path)
+    text = start.lstrip()
+    is_json = text[:1] == b"{" or (text[:1] == b"[" and text[1:].lstrip()[:1] == b"{")
+    if is_json and not vllm_logs.MARKER.search(start) and not sglang_logs.MARKER.search(start):
+        return "bench-json"
+    for line in stream_lines(path):
+        if prometheus.MARKER.search(line):
+            return "prometheus"
+        if sglang_logs.MARKER.search(line):
+            return "sglang-log"
+        if vllm_logs.MARKER.search(line):
+            return "vllm-log"
+    what = "is empty" if not start else "is not text" if b"\0" in start else "holds no line of a known format"
+    raise InputError("file", str(path), f"{what} (known: {', '.join(FORMATS)})")

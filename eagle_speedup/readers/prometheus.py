@@ -1,0 +1,181 @@
+"""Prometheus text of vLLM and SGLang: one scrape, or several one after the other in a file."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..throughput import MeasuredPoint
+from .lines import clean
+from .reading import Hints, Reading
+
+__all__ = ["MARKER", "read_prometheus"]
+
+MARKER = re.compile(rb"^(# (HELP|TYPE) )?(vllm|sglang):", re.MULTILINE)
+
+_SAMPLE = re.compile(r"^((?:vllm|sglang):[A-Za-z0-9_:]+)(\{.*\})?\s+(\S+)")
+_GAUGES = ("_running", "running_reqs", "gen_throughput", "spec_accept_length", "num_used_tokens")
+_POSITION = re.compile(r'position="(\d+)"')
+
+
+@dataclass(slots=True)
+class _Series:
+    """One series (a name with its labels): first and last value seen."""
+
+    first: float
+    last: float
+    seen: int = 1
+
+
+@dataclass(slots=True)
+class _Scrapes:
+    series: dict[tuple[str, str], _Series] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def add(self, line: bytes) -> None:
+        """Read one line; comments and foreign metrics are passed over."""
+        if not line.startswith((b"vllm:", b"sglang:")) or b"_bucket{" in line:
+            return
+        match = _SAMPLE.match(clean(line))
+        value = _value(match.group(3)) if match else None
+        if match is None or value is None:
+            self.dropped["not a sample"] += 1
+            return
+        key = (match.group(1).removesuffix("_total"), match.group(2) or "")
+        known = self.series.get(key)
+        if known is None:
+            self.series[key] = _Series(value, value)
+        elif value < known.last and not key[0].endswith(_GAUGES):
+            self.dropped["counter went back (restart)"] += 1
+            self.series[key] = _Series(value, value)
+        else:
+            known.last, known.seen = value, known.seen + 1
+
+    @property
+    def times(self) -> int:
+        """Scrapes in the file."""
+        return max((s.seen for s in self.series.values()), default=0)
+
+    def counter(self, *names: str) -> float | None:
+        """Sum over engines of the first of the names that exists: its growth, or its value in a single scrape."""
+        found = self._named(names)
+        return sum(s.last - s.first if self.times > 1 else s.last for _, s in found) if found else None
+
+    def gauge(self, *names: str, mean: bool = False) -> float | None:
+        """Last value of the first of the names that exists, summed (or averaged) over engines."""
+        found = self._named(names)
+        return sum(s.last for _, s in found) / (len(found) if mean else 1) if found else None
+
+    def positions(self, name: str) -> int:
+        """Number of draft positions that a per-position counter knows."""
+        found = [_POSITION.search(labels) for labels, _ in self._named((name,))]
+        return max((int(m.group(1)) + 1 for m in found if m), default=0)
+
+    def _named(self, names: tuple[str, ...]) -> list[tuple[str, _Series]]:
+        for name in names:
+            found = [(labels, s) for (n, labels), s in self.series.items() if n == name]
+            if found:
+                return found
+        return []
+
+
+def read_prometheus(lines: Iterable[bytes], hints: Hints | None = None) -> Reading:
+    """The point that the metrics of a vLLM or SGLang server describe.
+
+    vLLM: accept length = 1 + accepted / drafts; round time = mean inter-token latency, which the server takes per
+    round. Counters since the server's start hold warm-up and idle time, so two scrapes around a steady load in one file
+    (``cat before after``) are better than one. SGLang: its gauges.
+
+    Args:
+        lines: text of one or several scrapes.
+        hints: ``batch`` where the gauge of running requests is 0 at the scrape, ``depth`` for SGLang.
+    """
+    hints = hints or Hints()
+    scrapes = _Scrapes()
+    for line in lines:
+        scrapes.add(line)
+    if any(name.startswith("sglang:") for name, _ in scrapes.series):
+        return _sglang(scrapes, hints)
+    return _vllm(scrapes, hints)
+
+
+def _vllm(scrapes: _Scrapes, hints: Hints) -> Reading:
+    notes = [_one_scrape()] if scrapes.times == 1 else []
+    drafts, accepted = (scrapes.counter(f"vllm:spec_decode_num_{n}") for n in ("drafts", "accepted_tokens"))
+    drafted = scrapes.counter("vllm:spec_decode_num_draft_tokens")
+    depth, length = hints.depth, None
+    if drafts:
+        per_round = (drafted or 0.0) / drafts
+        depth = scrapes.positions("vllm:spec_decode_num_accepted_tokens_per_pos") or depth or round(per_round)
+        if drafted and abs(per_round - depth) > 0.02 * depth:
+            return _nothing(scrapes, "vllm", "number of draft tokens varied between rounds")
+        length = 1 + (accepted or 0.0) / drafts
+    elif depth is None:
+        depth = 0
+        notes.append("no speculation counters: taken for a server without speculation (depth 0)")
+    latency = ("inter_token_latency_seconds", "time_per_output_token_seconds")
+    total = scrapes.counter(*(f"vllm:{n}_sum" for n in latency))
+    count = scrapes.counter(*(f"vllm:{n}_count" for n in latency))
+    batch = hints.batch or round(scrapes.gauge("vllm:num_requests_running") or 0)
+    if not total or not count:
+        return _nothing(scrapes, "vllm", "no inter-token latency")
+    if not batch:
+        return _nothing(scrapes, "vllm", "running requests not known at the scrape; give batch=")
+    round_ms = 1000 * total / count
+    point = MeasuredPoint(
+        depth=depth,
+        tok_s=None if depth and length is None else round(1000 * batch * (length or 1.0) / round_ms, 3),
+        accept_length=None if length is None else round(length, 4),
+        batch=batch,
+        context_tokens=hints.context_tokens,
+        step_ms=round(round_ms, 4),
+        workload=hints.workload,
+    )
+    return Reading((point,), 1, scrapes.dropped, tuple(notes), "vllm metrics", {"engine": "vllm"})
+
+
+def _sglang(scrapes: _Scrapes, hints: Hints) -> Reading:
+    length = scrapes.gauge("sglang:spec_accept_length", mean=True) or None
+    batch = hints.batch or round(scrapes.gauge("sglang:num_running_reqs") or 0)
+    tok_s = scrapes.gauge("sglang:gen_throughput")
+    if not tok_s:
+        return _nothing(scrapes, "sglang", "no generation throughput at the scrape")
+    if not batch:
+        return _nothing(scrapes, "sglang", "running requests not known at the scrape; give batch=")
+    notes = [_one_scrape()]
+    depth = hints.depth
+    if length is None and depth is None:
+        depth = 0
+        notes.append("no accept length: taken for a server without speculation (depth 0)")
+    if length is not None and depth is None:
+        notes.append("draft depth not known: the metrics do not hold it; give depth=")
+    used = scrapes.gauge("sglang:num_used_tokens")
+    point = MeasuredPoint(
+        depth=depth,
+        tok_s=round(tok_s, 3),
+        accept_length=None if not depth and depth is not None else length,
+        batch=batch,
+        context_tokens=hints.context_tokens or (round(used / batch) if used else None),
+        topk=hints.topk,
+        num_draft_tokens=hints.num_draft_tokens,
+        workload=hints.workload,
+    )
+    return Reading((point,), 1, scrapes.dropped, tuple(notes), "sglang metrics", {"engine": "sglang"})
+
+
+def _nothing(scrapes: _Scrapes, engine: str, reason: str) -> Reading:
+    return Reading((), 0, scrapes.dropped + Counter({reason: 1}), (), f"{engine} metrics", {"engine": engine})
+
+
+def _one_scrape() -> str:
+    return "a single scrape: counters hold everything since the server's start, gauges one moment"
+
+
+def _value(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < 1e18 else None

@@ -1,0 +1,53 @@
+"""What a reader hands back: measured points, and an account of everything it did not use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..throughput import MeasuredPoint
+
+__all__ = ["Hints", "Reading"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What the reader of a file is told beforehand, because the file does not say it. None = not told."""
+
+    depth: int | None = None
+    """Draft tokens of a round; 0 = no speculation."""
+    batch: int | None = None
+    """Requests decoded together."""
+    context_tokens: float | None = None
+    """Context per request."""
+    topk: int = 1
+    """Branches per draft step; 1 = chain."""
+    num_draft_tokens: int | None = None
+    """Tokens the verifier checks per request, for trees."""
+    workload: str | None = None
+    """Data set or traffic."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Points from one file. ``used`` and ``dropped`` count its records (lines, intervals, results)."""
+
+    points: tuple[MeasuredPoint, ...]
+    """One per depth, batch and range of context."""
+    used: int
+    """Records behind the points."""
+    dropped: Mapping[str, int] = field(default_factory=Counter)
+    """Records left out, by reason."""
+    notes: tuple[str, ...] = ()
+    """What was assumed."""
+    format: str = ""
+    """What the file was taken for."""
+    setup: Mapping[str, str] = field(default_factory=dict)
+    """Found on the way: ``engine``, ``engine_version``, ``parallelism``."""
+
+    def summary(self) -> str:
+        """One line: ``vllm log: 12 intervals used, 5 dropped (prefill in the interval 3, ..)``."""
+        dropped = sum(self.dropped.values())
+        reasons = ", ".join(f"{reason} {n}" for reason, n in sorted(self.dropped.items(), key=lambda item: -item[1]))
+        return f"{self.format}: {self.used} used, {dropped} dropped" + (f" ({reasons})" if reasons else "")

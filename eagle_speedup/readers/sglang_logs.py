@@ -1,0 +1,188 @@
+"""SGLang server logs: which decode intervals were steady, and what they measured."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .intervals import Interval, Intervals
+from .log_fields import number, records, word
+from .reading import Hints, Reading
+
+__all__ = ["MARKER", "draft_tokens", "read_sglang_log"]
+
+MARKER = re.compile(rb"Decode batch|Prefill batch|server_args=|ServerArgs\(")
+
+_ROUNDING = 0.00501  # accept len and accept rate are printed with two decimals
+_MIN_SHARE = 0.8
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What the last line of a scheduler said."""
+
+    running: int | None = None
+    disturbed: bool = True
+    """Whether a prefill, or nothing at all, came before the next decode line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decode:
+    running: int
+    tok_s: float
+    accept_length: float | None
+    context_tokens: float | None
+
+
+class _Scan:
+    """Walks over the lines in order and keeps the steady decode intervals."""
+
+    def __init__(self, hints: Hints) -> None:
+        self.intervals = Intervals()
+        self.dropped: Counter[str] = Counter()
+        self.rates: Counter[tuple[float, float]] = Counter()
+        self.setup: dict[str, str] = {"engine": "sglang"}
+        self.num_steps: int | None = hints.depth
+        self.topk, self.num_draft_tokens = hints.topk, hints.num_draft_tokens
+        self._ranks: dict[str, _Rank] = {}
+
+    def line(self, text: str) -> None:
+        """One record."""
+        if "Decode batch" in text:
+            self._decode(text)
+        elif "Prefill batch" in text:
+            self._rank(text).disturbed = True
+        else:
+            self._arguments(text)
+
+    def _decode(self, text: str) -> None:
+        rank, line = self._rank(text), _decode(text)
+        if line is None:
+            self.dropped["fields missing"] += 1
+            return
+        fault = _unsteady(line, rank)
+        rank.running, rank.disturbed = line.running, False
+        rate = number(text, "accept rate")
+        if line.accept_length is not None and rate:
+            self.rates[line.accept_length, rate] += 1
+        if fault is None and line.accept_length is not None and self.num_steps == 0:
+            fault = "accept length printed, but depth 0 given"
+        if fault is not None:
+            self.dropped[fault] += 1
+            return
+        length = line.accept_length or 1.0
+        # Lines come every so many rounds: tokens are in proportion to the accept length, time to tokens / throughput.
+        self.intervals.add(
+            Interval(
+                depth=0 if line.accept_length is None else None,
+                batch=line.running,
+                tokens=length,
+                seconds=length / line.tok_s,
+                rounds=1.0,
+                context_tokens=line.context_tokens,
+            )
+        )
+
+    def _rank(self, text: str) -> _Rank:
+        name = word(text, r"\b((?:DP\d+\s+)?TP\d+)\b") or ""
+        return self._ranks.setdefault(name, _Rank())
+
+    def _arguments(self, text: str) -> None:
+        steps = number(text, "speculative_num_steps")
+        if steps:
+            self.num_steps = int(steps) if self.num_steps is None else self.num_steps
+            self.topk = max(self.topk, int(number(text, "speculative_eagle_topk") or 1))
+            self.num_draft_tokens = (
+                self.num_draft_tokens or int(number(text, "speculative_num_draft_tokens") or 0) or None
+            )
+        parallel = number(text, "tp_size")
+        if parallel:
+            self.setup["parallelism"] = f"tp{int(parallel)}"
+
+
+def read_sglang_log(lines: Iterable[bytes], hints: Hints | None = None) -> Reading:
+    """Steady decode intervals of an SGLang log.
+
+    An interval counts when the line before it on the same scheduler is a decode line too, with as many running
+    requests; the first decode line after a prefill is never used. The draft depth comes from the hints, the server
+    arguments when the log holds them, or the ratio of accept length to accept rate.
+
+    Args:
+        lines: the log.
+        hints: depth and tree shape where the log holds neither arguments nor usable rates.
+    """
+    hints = hints or Hints()
+    scan = _Scan(hints)
+    for text in records(lines, MARKER):
+        scan.line(text)
+    depth, note = scan.num_steps, None
+    if depth is None and scan.rates:
+        depth, note = _depth_from_rates(scan.rates)
+    intervals = _at_depth(scan.intervals, depth)
+    shape = Hints(depth, None, hints.context_tokens, scan.topk, scan.num_draft_tokens, hints.workload)
+    points = intervals.points(shape, scan.dropped)
+    return Reading(points, intervals.count, scan.dropped, (note,) if note else (), "sglang log", scan.setup)
+
+
+def draft_tokens(rates: Counter[tuple[float, float]]) -> tuple[str, int] | None:
+    """What ``accept rate`` means in a log, from pairs (accept len, accept rate): the meaning changed between builds.
+
+    Returns:
+        ``("draft tokens", n)`` where rate = length / n, ``("steps", n)`` where rate = (length - 1) / n, whichever
+        holds within rounding on at least four fifths of the lines; None where neither or both do.
+    """
+    total = sum(rates.values())
+    found = []
+    for meaning, offset in (("draft tokens", 0.0), ("steps", 1.0)):
+        votes: Counter[int] = Counter()
+        for (length, rate), count in rates.items():
+            for n in range(1, 129):
+                slack = _ROUNDING * (1 / n + 1)
+                if abs((length - offset) / n - rate) <= slack:
+                    votes[n] += count
+        if votes:
+            best, count = min(votes.items(), key=lambda item: (-item[1], item[0]))
+            tied = [n for n, c in votes.items() if c == count]
+            if count >= _MIN_SHARE * total and len(tied) == 1:
+                found.append((meaning, best))
+    return found[0] if len(found) == 1 else None
+
+
+def _depth_from_rates(rates: Counter[tuple[float, float]]) -> tuple[int | None, str]:
+    found = draft_tokens(rates)
+    if found is None:
+        return None, "draft depth not known: accept rate fits neither of its meanings; give depth="
+    meaning, n = found
+    if meaning == "steps":
+        return n, f"depth {n} read from accept rate = (accept len - 1) / {n}"
+    return n - 1, f"depth {n - 1} read from accept rate = accept len / {n}, taken for a chain of {n} draft tokens"
+
+
+def _at_depth(intervals: Intervals, depth: int | None) -> Intervals:
+    """The same intervals with the depth filled in."""
+    sums = intervals.sums
+    return Intervals({(depth if d is None else d, batch, group): sums[d, batch, group] for d, batch, group in sums})
+
+
+def _decode(text: str) -> _Decode | None:
+    running, tok_s = number(text, "running-req"), number(text, "gen throughput (token/s)")
+    if running is None or tok_s is None:
+        return None
+    tokens = number(text, "full token")
+    tokens = number(text, "token") if tokens is None else tokens
+    context = tokens / running if tokens is not None and running > 0 else None
+    return _Decode(int(running), tok_s, number(text, "accept len"), context)
+
+
+def _unsteady(line: _Decode, rank: _Rank) -> str | None:
+    if line.running == 0 or line.tok_s <= 0:
+        return "idle"
+    if line.accept_length is not None and line.accept_length < 1:
+        return "accept length below 1"
+    if rank.disturbed:
+        return "first line after a prefill"
+    if rank.running != line.running:
+        return "number of running requests changed"
+    return None

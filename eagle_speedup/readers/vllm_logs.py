@@ -1,0 +1,242 @@
+"""vLLM server logs: which intervals were steady, and what they measured."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from .intervals import Interval, Intervals
+from .log_fields import number, numbers_after, records, seconds, word
+from .reading import Hints, Reading
+
+__all__ = ["MARKER", "read_vllm_log"]
+
+MARKER = re.compile(
+    rb"Avg\s*generation\s*throughput|SpecDecoding\s*metrics|Speculative\s*metrics|API server version|LLM engine \(v"
+    rb"|speculative_config"
+)
+
+_USUAL_GAP = 10  # seconds between statistics lines unless configured otherwise
+_AGREE = 0.05  # printed throughput against the speculation line's own
+
+
+@dataclass(slots=True)
+class _Spec:
+    """Speculation counters of an interval."""
+
+    accepted: float = 0.0
+    rounds: float = 0.0
+    depth: int | None = None
+    tok_s: float | None = None
+    fault: str | None = None
+
+    def add(self, other: _Spec) -> None:
+        self.accepted += other.accepted
+        self.rounds += other.rounds
+        self.depth = other.depth if self.depth in (None, other.depth) else -1
+        if other.tok_s is not None:
+            self.tok_s = (self.tok_s or 0.0) + other.tok_s
+        self.fault = self.fault or other.fault
+
+
+@dataclass(slots=True)
+class _Group:
+    """The records of one second: one statistics line per engine, and speculation lines."""
+
+    time: int | None
+    engines: set[str] = field(default_factory=set)
+    tok_s: float = 0.0
+    prompt_tok_s: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    spec: _Spec | None = None
+    spec_lines: int = 0
+
+    def takes(self, time: int | None, engine: str | None) -> bool:
+        """Whether a record belongs here; ``engine`` None = a speculation line."""
+        near = self.time == time or (time is not None and self.time is not None and abs(time - self.time) <= 1)
+        if not near:
+            return False
+        return self.spec_lines < max(1, len(self.engines)) if engine is None else engine not in self.engines
+
+
+class _Scan:
+    """Walks over the groups in order and keeps the steady ones."""
+
+    def __init__(self, hints: Hints) -> None:
+        self.hints = hints
+        self.intervals = Intervals()
+        self.dropped: Counter[str] = Counter()
+        self.speculates = False
+        self._group: _Group | None = None
+        self._previous: _Group | None = None
+        self._gap: int | None = None
+        self._unpaired: Counter[tuple[int, float]] = Counter()
+
+    def statistics(self, text: str) -> None:
+        """A line of throughput and request counts."""
+        tok_s, running = number(text, "Avg generation throughput"), number(text, "Running")
+        if tok_s is None or running is None:
+            self.dropped["fields missing"] += 1
+            return
+        engine = word(text, r"Engine\s*(\d+)") or ""
+        group = self._place(seconds(text), engine)
+        group.engines.add(engine)
+        group.tok_s += tok_s
+        group.prompt_tok_s += number(text, "Avg prompt throughput") or 0.0
+        group.running += int(running)
+        group.waiting += int(number(text, "Waiting") or number(text, "Pending") or 0)
+
+    def speculation(self, text: str) -> None:
+        """A line of speculation counters."""
+        self.speculates = True
+        spec = _speculation(text, self.hints.depth)
+        group = self._place(seconds(text), None)
+        group.spec_lines += 1
+        if group.spec is None:
+            group.spec = spec
+        else:
+            group.spec.add(spec)
+
+    def finish(self) -> None:
+        """The end of the file."""
+        if self._group is not None:
+            self._close(self._group)
+            self._group = None
+
+    def _place(self, time: int | None, engine: str | None) -> _Group:
+        if self._group is None or not self._group.takes(time, engine):
+            self.finish()
+            self._group = _Group(time)
+        return self._group
+
+    def _close(self, group: _Group) -> None:
+        previous, self._previous = self._previous, group
+        gap = _between(previous, group)
+        usual, self._gap = self._gap, gap
+        fault = _unsteady(group, previous, gap, usual) or (group.spec.fault if group.spec else None)
+        if fault is None and group.spec is None:
+            # Whether this is a baseline or a speculating server's line without its partner shows at the end.
+            self._unpaired[group.running, group.tok_s] += 1
+        elif fault is None:
+            fault = self._keep(group)
+        if fault is not None:
+            self.dropped[fault] += 1
+
+    def _keep(self, group: _Group) -> str | None:
+        spec = group.spec
+        assert spec is not None
+        if spec.depth is None or spec.depth < 1:
+            return "number of draft tokens not known"
+        if spec.rounds <= 0:
+            return "no drafts in the interval"
+        if spec.tok_s is not None and abs(spec.tok_s / group.tok_s - 1) > _AGREE:
+            return "throughput and speculation lines disagree"
+        accept_length = 1 + spec.accepted / spec.rounds
+        tokens = group.tok_s
+        self.intervals.add(Interval(spec.depth, group.running, tokens, 1.0, tokens / accept_length))
+        return None
+
+    def settle_baseline(self) -> None:
+        """Steady intervals without speculation counters: the baseline, unless the server speculated."""
+        for (running, tok_s), count in self._unpaired.items():
+            if self.speculates:
+                self.dropped["no speculation line in the same second"] += count
+            elif self.hints.depth:
+                self.dropped["no speculation counters at the given depth"] += count
+            else:
+                for _ in range(count):
+                    self.intervals.add(Interval(0, running, tok_s, 1.0, tok_s))
+
+
+def read_vllm_log(lines: Iterable[bytes], hints: Hints | None = None) -> Reading:
+    """Steady intervals of a vLLM log (V1, or V0 with its cumulative counters).
+
+    An interval counts when the same number of requests ran at both of its ends, none waited, and no prompt was
+    processed in it. Accept lengths are ratios of sums, 1 + accepted / rounds, which is what the server prints.
+
+    Args:
+        lines: the log.
+        hints: depth where the log does not print per-position rates.
+    """
+    hints = hints or Hints()
+    scan, setup, notes = _Scan(hints), {"engine": "vllm"}, []
+    for text in records(lines, MARKER):
+        if re.search(r"SpecDecoding|Speculative\s*metrics", text):
+            scan.speculation(text)
+        elif re.search(r"Avg\s*generation", text):
+            scan.statistics(text)
+        else:
+            _note_setup(text, setup)
+    scan.finish()
+    scan.settle_baseline()
+    points = scan.intervals.points(hints, scan.dropped)
+    if points and not scan.speculates:
+        notes.append("no speculation counters in the log: taken for a server without speculation (depth 0)")
+    return Reading(points, scan.intervals.count, scan.dropped, tuple(notes), "vllm log", setup)
+
+
+def _between(earlier: _Group | None, later: _Group) -> int | None:
+    """Seconds from one group to the next; None where a time stamp is missing."""
+    if earlier is None or earlier.time is None or later.time is None:
+        return None
+    return later.time - earlier.time
+
+
+def _unsteady(group: _Group, previous: _Group | None, gap: int | None, usual: int | None) -> str | None:
+    """Why an interval is not steady; None when it is."""
+    if not group.engines:
+        return "speculation line without a throughput line in the same second"
+    if group.running == 0 or group.tok_s <= 0:
+        return "idle at its end"
+    if previous is None or not previous.engines:
+        return "start not seen"
+    if group.engines != previous.engines or group.running != previous.running:
+        return "number of running requests changed"
+    if group.waiting or previous.waiting:
+        return "requests were waiting"
+    if group.prompt_tok_s > 0:
+        return "prompts processed in it"
+    if gap is not None and gap > 1.5 * max(_USUAL_GAP, usual or 0):
+        return "start not seen"
+    return None
+
+
+def _speculation(text: str, hinted_depth: int | None) -> _Spec:
+    """Counters of one speculation line, in whichever of the versions' forms it comes."""
+    accepted, drafted = number(text, "Accepted"), number(text, "Drafted")
+    if accepted is None:
+        return _speculation_v0(text)
+    rates = numbers_after(text, "Per-position acceptance rate")
+    depth = len(rates) or hinted_depth
+    mean = number(text, "Mean acceptance length")
+    if not drafted or (mean is None and not depth):
+        return _Spec(depth=depth, fault="number of draft tokens not known" if drafted else "no drafts in the interval")
+    rounds = drafted / depth if depth else accepted / (mean - 1) if mean and mean > 1 else 0.0
+    if mean is not None and depth and abs(1 + accepted / rounds - mean) > 0.01 * mean + 0.006:
+        return _Spec(depth=depth, fault="number of draft tokens varied within the interval")
+    rate = number(text, "Accepted throughput")
+    length = 1 + accepted / rounds if rounds else math.nan
+    return _Spec(accepted, rounds, depth, rate * length / (length - 1) if rate and length > 1 else None)
+
+
+def _speculation_v0(text: str) -> _Spec:
+    """V0's counters run since the start of the server; accept length = efficiency * (depth + 1)."""
+    depth = number(text, "Number of speculative tokens")
+    emitted, drafted = number(text, "Number of emitted tokens"), number(text, "Number of draft tokens")
+    if not depth or not drafted or emitted is None:
+        return _Spec(fault="fields missing")
+    rounds = drafted / depth
+    return _Spec(emitted - rounds, rounds, int(depth))
+
+
+def _note_setup(text: str, setup: dict[str, str]) -> None:
+    version = word(text, r"API server version[: ]+v?([\w.+-]+)") or word(text, r"LLM engine \(v([\w.+-]+)\)")
+    if version:
+        setup["engine_version"] = version
+    parallel = word(text, r"tensor_parallel_size['\"]?\s*[=:]\s*(\d+)")
+    if parallel:
+        setup["parallelism"] = f"tp{parallel}"

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from eagle_speedup.cli import main
+
+ORIGIN = ".742,.47,.29,.15,.097"
+
+
+class Cli:
+    """Commands run in this process, through the function that the console script calls."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        code = main(words)
+        captured = self._capsys.readouterr()
+        return code, captured.out, captured.err
+
+    def text(self, *words: str) -> str:
+        code, out, err = self(*words)
+        assert (code, err) == (0, "")
+        return out
+
+    def json(self, *words: str) -> dict[str, Any]:
+        return json.loads(self.text(*words, "--json"))
+
+    def refusal(self, *words: str) -> str:
+        """The one line that bad input gets."""
+        code, out, err = self(*words)
+        assert (code, out) == (2, "")
+        assert err.startswith("eagle-speedup: ") and err.endswith("\n") and err.count("\n") == 1
+        return err[len("eagle-speedup: ") : -1]
+
+
+@pytest.fixture
+def cli(capsys) -> Cli:
+    return Cli(capsys)
+
+
+@pytest.fixture
+def program() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The console script, in its own process."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        code = "import sys; from eagle_speedup.cli import main; sys.exit(main())"
+        return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
+
+    return run

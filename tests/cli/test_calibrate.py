@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from eagle_speedup.cli.calibrating import parse_source
+from eagle_speedup.throughput import load_calibration
+
+from ..readers.test_engine_logs import PREFILL, decode, spec, stats
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """A baseline of 50 tok/s, and depth 3 at accept length 2.667 and 80 tok/s: rounds of 20 and 33.3 ms."""
+    base, drafted = tmp_path / "base.log", tmp_path / "spec.log"
+    base.write_text("\n".join(stats(s, 50.0, 1) for s in range(0, 50, 10)))
+    rates = [0.8, 0.5, 0.367]
+    drafted.write_text(
+        "\n".join(line for s in range(0, 50, 10) for line in (stats(s, 80.0, 1), spec(s, 500, 900, rates)))
+    )
+    return base, drafted
+
+
+def test_from_logs_to_an_estimate(cli, logs, tmp_path):
+    out = tmp_path / "node.yaml"
+    words = ("calibrate", *map(str, logs), "--name", "mine", "--node", "rtx_pro_6000_x8", "--out", str(out))
+    text = cli.text(*words)
+    assert "base.log: vllm log: 4 used, 1 dropped (start not seen 1)" in text
+    assert f"written to {out}" in text
+    calibration = load_calibration(out)
+    assert (calibration.name, calibration.engine, calibration.node) == ("mine", "vllm", "rtx_pro_6000_x8")
+    assert [(p.depth, p.tok_s) for p in calibration.points] == [(0, 50.0), (3, 80.0)]
+    assert [s.text.split(":")[0] for s in calibration.sources] == ["base.log", "spec.log"]
+    assert calibration.fingerprint in text
+    data = cli.json("estimate", "--full-acc", ".8,.5,.367", "-c", str(out))
+    assert data["fingerprint"] == calibration.fingerprint
+    assert data["calibrated"]["tok_s"]["value"] == pytest.approx(80, rel=0.1)
+
+
+def test_json_report(cli, logs):
+    data = cli.json("calibrate", *map(str, logs))
+    assert data["files"][1]["used"] == 4
+    assert data["files"][1]["dropped"] == {"start not seen": 1}
+    assert data["written"] is None
+    assert data["points"][1]["round_ms"] == pytest.approx(1000 * (1 + 500 / 300) / 80, rel=1e-3)
+    assert abs(data["points"][1]["off_fit"]) < 0.2
+
+
+def test_hints_and_mixed_sources(cli, tmp_path):
+    sglang, result, points = tmp_path / "s.log", tmp_path / "r.json", tmp_path / "p.yaml"
+    sglang.write_text("\n".join([PREFILL, *[decode(100, 1, 2.4, 0.84)] * 4]))
+    result.write_text(json.dumps({"backend": "sglang", "mean_tpot_ms": 15.0, "max_concurrency": 1}))
+    points.write_text("points:\n- {depth: 5, tok_s: 120, accept_length: 2.9}\n")
+    data = cli.json("calibrate", f"{sglang}@depth=3,workload=chat", f"{result}@depth=0", str(points))
+    assert [(p["depth"], p.get("workload")) for p in data["points"]] == [(3, "chat"), (0, None), (5, None)]
+
+
+def test_points_from_yaml_keep_their_sources_and_setup(cli, tmp_path):
+    path, out = tmp_path / "p.yaml", tmp_path / "c.yaml"
+    path.write_text(
+        "name: n\nengine: vllm\nsources:\n- {id: a, text: page}\npoints:\n- {depth: 0, tok_s: 9, source: a}\n"
+    )
+    cli.text("calibrate", str(path), "--engine-version", "0.11", "-o", str(out))
+    calibration = load_calibration(out)
+    assert (calibration.name, calibration.engine, calibration.engine_version) == ("n", "vllm", "0.11")
+    assert calibration.sources[0].text == "page"
+
+
+def test_the_result_is_a_calibration_of_the_same_fingerprint(cli, tmp_path, logs):
+    out = tmp_path / "c.yaml"
+    data = cli.json("calibrate", *map(str, logs), "-o", str(out))
+    again = cli.json("calibrate", str(out))
+    assert data["fingerprint"] == again["fingerprint"] == load_calibration(out).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("hints", "line"),
+    [
+        ("dpth=3", "has no hint 'dpth'; did you mean 'depth'?"),
+        ("depth", "has no hint 'depth'"),
+        ("depth=three", "depth = 'three': must be a whole number"),
+        ("depth=-1", "depth = -1: must be a whole number >= 0"),
+        ("format=csv", "format = 'csv': must be one of vllm-log, sglang-log, prometheus, bench-json"),
+    ],
+)
+def test_hints_that_are_none(cli, logs, hints, line):
+    assert line in cli.refusal("calibrate", f"{logs[1]}@{hints}")
+
+
+def test_sources_that_give_nothing(cli, tmp_path, logs):
+    empty, odd = tmp_path / "empty", tmp_path / "odd"
+    empty.write_text("")
+    odd.write_bytes(bytes(range(256)) * 9)
+    assert "is empty" in cli.refusal("calibrate", str(empty))
+    assert "is not text" in cli.refusal("calibrate", str(odd))
+    assert "No such file" in cli.refusal("calibrate", str(tmp_path / "none.log"))
+    short = tmp_path / "short.log"
+    short.write_text(stats(0, 50.0, 1))
+    refusal = cli.refusal("calibrate", str(short))
+    assert "gave no point" in refusal and "start not seen 1" in refusal
+    assert "out" in cli.refusal("calibrate", str(logs[0]), "-o", str(tmp_path / "none" / "c.yaml"))
+    assert "must end in .yaml" in cli.refusal("calibrate", str(logs[0]), "-o", str(tmp_path / "c.txt"))
+
+
+def test_files_of_two_engines_are_not_mixed(cli, logs, tmp_path):
+    sglang = tmp_path / "s.log"
+    sglang.write_text("\n".join([PREFILL, *[decode(90, 1)] * 4]))
+    assert "differs from 'vllm'" in cli.refusal("calibrate", str(logs[0]), str(sglang))
+
+
+def test_a_name_that_holds_an_at_sign(tmp_path):
+    path = tmp_path / "a@b.log"
+    path.write_text("x")
+    assert parse_source(str(path))[0] == path
+    assert parse_source(f"{path}@depth=2")[0] == path

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from .conftest import ORIGIN
+
+ASK = ("estimate", "--full-acc", ORIGIN, "--calibration", "kimi_k2_5_origin")
+
+
+def test_origin_case(cli):
+    data = cli.json(*ASK)
+    assert data["accept_length"]["value"] == pytest.approx(2.749)
+    assert [round(c, 3) for c in data["conditionals"]] == [0.742, 0.633, 0.617, 0.517, 0.647]
+    assert data["optimistic"]["ratio"] == pytest.approx(2.390, abs=5e-4)
+    assert data["optimistic"]["tok_s"] == pytest.approx(215.1, abs=0.05)
+    assert data["linear"]["stated"] == pytest.approx({"breakeven": 2.2, "ratio": 2.749 / 2.2, "tok_s": 112.5}, abs=0.05)
+    assert data["linear"]["inferred"]["breakeven"] == pytest.approx(2.1 * 90 / 82.3)
+    assert data["linear"]["inferred"]["tok_s"] == pytest.approx(107.7, abs=0.05)
+
+
+def test_one_interval_holds_both_linear_answers_and_not_the_optimistic_one(cli):
+    data = cli.json(*ASK)
+    tok_s = data["calibrated"]["tok_s"]
+    assert tok_s["lo"] < data["linear"]["inferred"]["tok_s"] < data["linear"]["stated"]["tok_s"] < tok_s["hi"]
+    assert tok_s["hi"] < data["optimistic"]["tok_s"]
+
+
+def test_more_depth_can_not_give_three(cli):
+    data = cli.json(*ASK)
+    by_depth = {row["depth"]: row for row in data["by_depth"]}
+    assert 2.749 < by_depth[10]["accept_length"]["value"] < by_depth[16]["accept_length"]["value"] < 2.95
+    assert by_depth[16]["accept_length"]["value"] < data["limit"]["accept_length"] < 2.95
+    assert [by_depth[d]["measured"] for d in (1, 5, 6, 16)] == [True, True, False, False]
+    assert "3.1 would take a conditional of 0.78" in data["limit"]["reason"]
+
+
+def test_keys_are_the_documented_ones(cli):
+    data = cli.json(*ASK)
+    assert set(data) == {
+        "schema", "depth", "batch", "context_tokens", "calibration", "fingerprint", "given", "full_acc",
+        "conditionals", "accept_length", "bracket", "optimistic", "linear", "calibrated", "verdict", "by_depth",
+        "best_depth", "by_batch", "limit", "worth_of_a_point", "wish", "served", "what_would_change_it", "warnings",
+    }  # fmt: skip
+    assert set(data["calibrated"]) == {"tok_s", "tok_s_per_user", "ratio", "round_ms", "breakeven", "baseline_tok_s"}
+    assert set(data["by_depth"][0]) == {
+        "depth", "accept_length", "round_ms", "tok_s", "ratio", "breakeven", "measured"
+    }  # fmt: skip
+    help_text = cli.text("estimate", "--help")
+    assert all(key in help_text for key in data if key != "schema")
+
+
+def test_headline_is_the_calibrated_figure(cli):
+    out = cli.text(*ASK)
+    panel = out[out.index("╭") : out.index("╰")]
+    assert "tok/s" in panel and "215" not in panel
+    bound = out.index("Upper bound, NOT a forecast")
+    assert bound < out.index("215.1") < out.index("5. Calibrated (use this one)")
+    for expected in ("2.390x", "112.5 tok/s", "107.7 tok/s", "UNCLEAR", "limit 2.89"):
+        assert expected in out
+
+
+@pytest.mark.parametrize(
+    ("full_acc", "decision"), [(".999,.998,.997,.996,.995", "go"), (".1,.01", "no-go"), (ORIGIN, "unclear")]
+)
+def test_verdict(cli, full_acc, decision):
+    data = cli.json("estimate", "--full-acc", full_acc, "-c", "kimi_k2_5_origin")
+    assert data["verdict"]["decision"] == decision
+    ratio = data["calibrated"]["ratio"]
+    assert {"go": ratio["lo"] > 1, "no-go": ratio["hi"] < 1, "unclear": ratio["lo"] <= 1 <= ratio["hi"]}[decision]
+
+
+def test_do_not_speculate(cli):
+    words = ("estimate", "--full-acc", ".05,.001", "-c", "kimi_k2_5_origin")
+    assert cli.json(*words)["best_depth"] == 0
+    assert "do not speculate" in cli.text(*words)
+
+
+def test_depth_moves_the_headline(cli):
+    data = cli.json(*ASK, "--depth", "2")
+    assert data["depth"] == 2
+    assert data["accept_length"]["value"] == pytest.approx(1 + 0.742 + 0.47)
+    assert data["calibrated"]["tok_s"] == data["by_depth"][1]["tok_s"]
+    beyond = cli.json(*ASK, "--depth", "20")
+    assert len(beyond["by_depth"]) == 20
+    assert any("beyond the 5 TTT steps" in w for w in beyond["warnings"])
+
+
+def test_simple_rules_are_silent_at_another_batch(cli):
+    data = cli.json(*ASK, "--batch", "8")
+    assert data["linear"] == {}
+    assert data["optimistic"]["overhead"] == 0
+    assert data["calibrated"]["tok_s_per_user"]["value"] == pytest.approx(data["calibrated"]["tok_s"]["value"] / 8)
+
+
+def test_a_drafter_that_never_misses(cli):
+    data = cli.json("estimate", "--full-acc", "1,1,1", "-c", "kimi_k2_5_origin")
+    assert data["limit"]["accept_length"] is None  # unlimited; JSON has no infinity
+    assert data["accept_length"]["value"] == 4
+
+
+def test_a_drafter_that_never_hits(cli):
+    data = cli.json("estimate", "--full-acc", "0,0", "-c", "kimi_k2_5_origin")
+    assert data["accept_length"] == {"value": 1, "lo": 1, "hi": 1}
+    assert data["verdict"]["decision"] == "no-go"
+
+
+def test_the_program_itself(program):
+    result = program(*ASK, "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["accept_length"]["value"] == pytest.approx(2.749)
+
+
+def test_calibrations_are_listed(cli):
+    rows = {row["name"]: row for row in cli.json("calibrations")["calibrations"]}
+    assert rows["kimi_k2_5_origin"]["node"] == "rtx_pro_6000_x8"
+    assert rows["kimi_k2_5_origin"]["fingerprint"] == cli.json(*ASK)["fingerprint"]
+    assert "kimi_k2_5_origin" in cli.text("calibrations")

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from eagle_speedup.cli.budget import all_reduce_us, distinct_experts, round_budget, weight_gb
+from eagle_speedup.cli.exports import _schedule
+from eagle_speedup.throughput import load_node, load_verifier
+from eagle_speedup.throughput.specs import config_names
+
+from .conftest import ORIGIN
+
+ON_ORIGIN = ("--full-acc", ORIGIN, "-c", "kimi_k2_5_origin")
+
+
+class TestExplain:
+    @pytest.mark.parametrize(
+        ("tokens", "experts", "gb"), [(1, 8.0, 33), (2, 15.8, 45), (4, 31.0, 67), (6, 45.6, 89), (8, 59.5, 110)]
+    )
+    def test_weights_that_a_step_reads(self, tokens, experts, gb):
+        verifier = load_verifier("kimi_k2_5")
+        assert distinct_experts(verifier, tokens) == pytest.approx(experts, abs=0.05)
+        assert weight_gb(verifier, tokens) == pytest.approx(gb, abs=0.6)
+
+    def test_all_reduce_latency_is_interpolated(self):
+        custom = [a for a in load_node("rtx_pro_6000_x8").all_reduce if a.variant == "custom, PCIe switches"]
+        assert all_reduce_us(custom, 8192) == 9.2
+        assert 9.2 < all_reduce_us(custom, 14336) < 16.5
+        assert all_reduce_us(custom, 10) == 7.5
+        assert all_reduce_us(custom, 4 * 262144) == pytest.approx(4 * 73.6)
+
+    def test_parts_add_up(self, cli):
+        data = cli.json("explain", "-c", "kimi_k2_5_origin", "--depth", "3")
+        for name, tokens in (("step", 1), ("round", 4)):
+            part = data[name]
+            floors = part["weights_ms"] + part["all_reduce_ms"] + part["draft_ms"]
+            assert part["tokens"] == tokens
+            assert part["floor_ms"] == pytest.approx(floors)
+            assert part["floor_ms"] + part["rest_ms"] == pytest.approx(part["measured_ms"])
+        assert data["step"]["weights_ms"] == pytest.approx(2.3, abs=0.05)
+        assert data["round"]["weights_ms"] == pytest.approx(4.7, abs=0.05)
+        assert data["round"]["draft_ms"] / 3 == pytest.approx(0.28, abs=0.01)
+        assert data["step"]["draft_ms"] == 0
+
+    def test_levers(self, cli):
+        data = cli.json("explain", *ON_ORIGIN)
+        gains = [lever["gain"] for lever in data["levers"]]
+        assert gains == sorted(gains, reverse=True) and min(gains) > 0
+        names = " ".join(lever["name"] for lever in data["levers"])
+        for expected in ("accuracy: one more point of step 1", "drafter cost", "all-reduce", "launches"):
+            assert expected in names
+        assert "What each lever would buy" in cli.text("explain", *ON_ORIGIN)
+
+    def test_context_adds_its_keys_and_values(self, cli):
+        near, far = (
+            cli.json("explain", "-c", "kimi_k2_5_origin", "--context", c)["round"]["cache_ms"]
+            for c in ("1000", "100000")
+        )
+        assert far == pytest.approx(100 * near)
+        assert cli.json("explain", "-c", "kimi_k2_5_origin")["round"]["cache_ms"] is None
+
+    def test_node_and_verifier_must_be_known(self, cli, tmp_path):
+        path = tmp_path / "c.yaml"
+        path.write_text("name: c\npoints:\n- {depth: 0, tok_s: 90}\n")
+        assert cli.refusal("explain", "-c", str(path)).startswith("node = None: must be given")
+        assert "verifier = None" in cli.refusal("explain", "-c", str(path), "--node", "rtx_pro_6000_x8")
+        assert "unknown name" in cli.refusal("explain", "-c", str(path), "--node", "nope", "--verifier", "kimi_k2_5")
+        assert "depth = 0" in cli.refusal("explain", "-c", "kimi_k2_5_origin", "--depth", "0")
+
+    def test_a_missing_constant_is_named(self, cli, tmp_path):
+        path = tmp_path / "v.yaml"
+        path.write_text("name: v\ntitle: t\nmoe: false\n")
+        refusal = cli.refusal("explain", "-c", "kimi_k2_5_origin", "--verifier", str(path))
+        assert refusal == "v.constants.hidden_size = None: is needed to explain a round"
+
+    @pytest.mark.parametrize("verifier", config_names("verifier"))
+    @pytest.mark.parametrize("node", config_names("node"))
+    def test_every_shipped_node_and_verifier(self, node, verifier):
+        one, all_of_them = (
+            round_budget(
+                load_node(node),
+                load_verifier(verifier),
+                depth=3,
+                batch=2,
+                measured_ms=50.0,
+                context_tokens=1000,
+                gpus=g,
+            )
+            for g in (1, None)
+        )
+        assert one.all_reduces == 0 < all_of_them.all_reduces
+        assert one.weights_ms > all_of_them.weights_ms > 0
+        assert (one.cache_ms or 0) > 0 and one.floor_ms + one.rest_ms == pytest.approx(50.0)
+
+    def test_fewer_accelerators(self, cli):
+        data = cli.json("explain", "-c", "kimi_k2_5_origin", "--gpus", "4")
+        assert data["round"]["all_reduce_ms"] is None  # measured over 8 only
+        assert cli.refusal("explain", "-c", "kimi_k2_5_origin", "--gpus", "9") == (
+            "gpus = 9: must be a whole number in [1, 8]"
+        )
+
+
+class TestExport:
+    def test_vllm(self, cli):
+        out = cli.text("export", *ON_ORIGIN, "--depth", "3", "--drafter", "my drafter")
+        flag, value = shlex.split(out)
+        assert flag == "--speculative-config"
+        assert json.loads(value) == {"method": "eagle3", "model": "my drafter", "num_speculative_tokens": 3}
+
+    def test_the_best_depth_is_the_default(self, cli):
+        best = cli.json("estimate", *ON_ORIGIN)["best_depth"]
+        data = json.loads(cli.text("export", *ON_ORIGIN, "--format", "json"))
+        assert data["depth"] == data["vllm"]["speculative_config"]["num_speculative_tokens"] == best
+
+    def test_sglang(self, cli):
+        out = cli.text("export", *ON_ORIGIN, "--depth", "3", "--format", "sglang")
+        assert "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4" in out
+
+    def test_table(self, cli):
+        rows = [line.split(",") for line in cli.text("export", *ON_ORIGIN, "--format", "table").splitlines()]
+        assert rows[0] == ["depth", "accept_length", "lo", "hi", "accepted_at_last_position"]
+        assert [float(row[1]) for row in rows[1:6]] == pytest.approx([1.742, 2.212, 2.502, 2.652, 2.749])
+        assert [float(row[4]) for row in rows[1:6]] == pytest.approx([0.742, 0.47, 0.29, 0.15, 0.097], abs=1e-4)
+        assert len(rows) == 17
+
+    def test_a_drafter_that_does_not_gain(self, cli):
+        for name in ("vllm", "sglang"):
+            out = cli.text("export", "--full-acc", ".05,.01", "-c", "kimi_k2_5_origin", "--format", name)
+            assert out.startswith("# do not speculate")
+
+    def test_schedule(self):
+        assert _schedule([(1, 3), (4, 3), (16, 2), (64, 0)]) == ((1, 10, 3), (11, 40, 2), (41, 64, 0))
+        assert _schedule([]) == ()
+        assert _schedule([(1, 3), (2, 1)]) == ((1, 1, 3), (2, 2, 1))
+
+    def test_schedule_in_the_flag(self, cli):
+        data = json.loads(cli.text("export", *ON_ORIGIN, "--batches", "1,64", "--format", "json"))
+        rows = data["schedule"]
+        assert rows[0][0] == 1 and rows[-1][1] == 64
+        config = data["vllm"]["speculative_config"]
+        assert ("num_speculative_tokens_per_batch_size" in config) == (len(rows) > 1)
+
+    def test_refusals(self, cli):
+        assert "must be one of vllm" in cli.refusal("export", *ON_ORIGIN, "--format", "yaml")
+        assert "depth = 99" in cli.refusal("export", *ON_ORIGIN, "--depth", "99")
+
+
+class TestBacktest:
+    SERIES = """
+series:
+- id: a
+  kind: throughput
+  engine: vllm
+  target_model: m
+  method: eagle3
+  drafter: d
+  hardware: {gpu: g, count: 1}
+  dataset: x
+  al_convention: includes_bonus
+  tok_s_meaning: total_output
+  baseline:
+  - {concurrency: 1, output_tok_s: 50}
+  points:
+  - {concurrency: 1, k: 1, topk: 1, output_tok_s: 70, al: 1.7}
+  - {concurrency: 1, k: 3, topk: 1, output_tok_s: 85, al: 2.5}
+  - {concurrency: 1, k: 5, topk: 1, output_tok_s: 88, al: 2.9}
+"""
+
+    def test_figures(self, cli, tmp_path):
+        path = tmp_path / "series.yaml"
+        path.write_text(self.SERIES)
+        rows = cli.json("backtest", str(path), "--protocols", "B,one")["protocols"]
+        assert [row["protocol"] for row in rows][:2] == ["B", "one"]
+        assert rows[0]["n"] == 3
+        assert "median error" in cli.text("backtest", str(path), "--protocols", "B")
+
+    @pytest.mark.parametrize("content", ["", "series: 3", "series: [1]", "a: [", "series:\n- {kind: throughput}"])
+    def test_files_that_are_none(self, cli, tmp_path, content):
+        path = tmp_path / "x.yaml"
+        path.write_text(content)
+        cli.refusal("backtest", str(path))
+
+    def test_refusals(self, cli, tmp_path):
+        assert "protocols = 'D'" in cli.refusal("backtest", "x", "--protocols", "A,D")
+        assert "No such file" in cli.refusal("backtest", str(tmp_path / "none"))

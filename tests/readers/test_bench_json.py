@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import pytest
+
+from eagle_speedup.errors import InputError
+from eagle_speedup.readers.bench_json import read_bench_json
+from eagle_speedup.readers.measurements import read_measurements
+from eagle_speedup.readers.reading import Hints
+
+VLLM = {
+    "date": "20250301-100000",
+    "backend": "vllm",
+    "model_id": "m",
+    "max_concurrency": 4,
+    "duration": 100.0,
+    "completed": 50,
+    "total_input_tokens": 50_000,
+    "total_output_tokens": 20_000,
+    "output_throughput": 200.0,
+    "mean_tpot_ms": 16.0,
+    "mean_itl_ms": 40.0,
+    "spec_decode_acceptance_length": 2.5,
+    "spec_decode_num_drafts": 8000,
+    "spec_decode_draft_tokens": 24_000,
+    "spec_decode_accepted_tokens": 12_000,
+}
+SGLANG = {
+    "backend": "sglang",
+    "max_concurrency": 2,
+    "mean_tpot_ms": 10.0,
+    "output_throughput": 150,
+    "accept_length": 3.0,
+}
+ONE_BATCH = {"run_name": "x", "batch_size": 4, "input_len": 1000, "output_len": 100, "median_decode_latency": 0.02}
+ONE_BATCH_SERVER = {
+    "run_name": "x", "batch_size": 2, "input_len": 1000, "output_len": 101, "latency": 3.0, "last_ttft": 1.0,
+    "last_gen_throughput": 999.0, "acc_length": 2.0,
+}  # fmt: skip
+GUIDELLM = {
+    "benchmarks": [
+        {
+            "metrics": {
+                "request_concurrency": {"successful": {"mean": 7.8}},
+                "inter_token_latency_ms": {"successful": {"mean": 12.5}},
+                "output_tokens_per_second": {"successful": {"mean": 600.0}},
+                "prompt_token_count": {"successful": {"mean": 500.0}},
+                "output_token_count": {"successful": {"mean": 100.0}},
+            }
+        }
+    ]
+}
+
+
+@pytest.fixture
+def read(tmp_path):
+    def run(content, hints=None):
+        path = tmp_path / "result.json"
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return read_bench_json(path, hints)
+
+    return run
+
+
+def test_vllm_bench_serve(read):
+    reading = read(VLLM)
+    (point,) = reading.points
+    assert (point.depth, point.batch, point.accept_length, point.context_tokens) == (3, 4, 2.5, 1200)
+    assert (point.tok_s, point.per_user, point.total_tok_s) == (
+        62.5,
+        True,
+        250.0,
+    )  # decode only, not the 200 of the wall
+    assert reading.setup == {"engine": "vllm"} and reading.format == "vllm bench serve"
+
+
+def test_wall_clock_throughput_is_the_fallback(read):
+    reading = read({k: v for k, v in VLLM.items() if k != "mean_tpot_ms"})
+    assert reading.points[0].total_tok_s == 200.0
+    assert "prefill included" in reading.notes[0]
+
+
+def test_depth_is_asked_for_where_nothing_tells_it(read):
+    plain = {k: v for k, v in VLLM.items() if not k.startswith("spec")}
+    reading = read(plain)
+    assert reading.points == () and "give depth=" in next(iter(reading.dropped))
+    assert read(plain, Hints(depth=0)).points[0].depth == 0
+
+
+def test_sglang_results(read):
+    assert read(SGLANG, Hints(depth=4)).points[0].total_tok_s == 200.0
+    (plain,) = read(ONE_BATCH).points
+    assert (plain.depth, plain.tok_s, plain.context_tokens) == (0, 200.0, 1050)
+    (server,) = read(ONE_BATCH_SERVER, Hints(depth=3)).points
+    assert (server.tok_s, server.accept_length) == (2 * 101 / 2.0, 2.0)
+    unmeasured = {**ONE_BATCH_SERVER, "acc_length": -1}
+    assert read(unmeasured, Hints(depth=0)).points[0].accept_length is None
+
+
+def test_guidellm(read):
+    (point,) = read(GUIDELLM, Hints(depth=0)).points
+    assert (point.batch, point.tok_s, point.per_user, point.context_tokens) == (8, 80.0, True, 550)
+
+
+@pytest.mark.parametrize("joint", ["\n", "", ",\n"])
+def test_several_results_in_a_file(read, joint):
+    text = joint.join(json.dumps({**ONE_BATCH, "batch_size": b}, indent=2) for b in (1, 2, 4))
+    assert [p.batch for p in read(text).points] == [1, 2, 4]
+
+
+def test_a_list_of_results(read):
+    assert len(read([ONE_BATCH, ONE_BATCH, "other"]).points) == 2
+
+
+def test_the_readable_part_of_json_lines_is_used(read):
+    lines = [json.dumps({**ONE_BATCH, "batch_size": b}) for b in (1, 2, 4)]
+    lines[1] = lines[1][:30]
+    reading = read("\n".join(lines))
+    assert [p.batch for p in reading.points] == [1, 4]
+    assert reading.dropped["broken JSON"] == 1
+
+
+def test_a_result_that_breaks_off_is_scanned(read):
+    text = json.dumps({**VLLM, "itls": [0.01] * 1000})
+    reading = read(text[:-200])
+    assert reading.points == read(VLLM).points
+    assert "broken off" in reading.notes[0]
+
+
+def test_a_huge_result_is_scanned_in_bounded_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("eagle_speedup.readers.bench_json._MAX_WHOLE", 1_000_000)
+    path = tmp_path / "huge.json"
+    with path.open("w") as out:
+        out.write('{"itls": [' + ", ".join(["0.0123"] * 100))
+        for _ in range(100):
+            out.write(", 0.0123456789" * 5000)
+        out.write("], " + json.dumps(VLLM)[1:])
+    assert path.stat().st_size > 6_000_000
+    tracemalloc.start()
+    reading = read_measurements(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert reading.points[0].total_tok_s == 250.0
+    assert "scanned for its scalars" in reading.notes[0]
+    assert peak < 4_000_000
+
+
+def test_text_in_answers_is_not_taken_for_figures(read):
+    text = json.dumps({**VLLM, "generated_texts": ['"output_throughput": 1, "mean_tpot_ms": 2']})
+    assert read(text[:-40]).points == read(VLLM).points
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "[1, 2]", '{"benchmarks": []}', '{"a": {"b": 1}}', "[[[[["])
+def test_results_without_figures(read, content):
+    assert read(content).points == ()
+
+
+def test_absurd_figures_are_not_believed(read):
+    assert read({**VLLM, "mean_tpot_ms": 1e400, "output_throughput": -3}).points == ()
+    assert read({**VLLM, "mean_tpot_ms": "fast", "output_throughput": True}).points == ()
+    too_long = read({**VLLM, "spec_decode_acceptance_length": 9.0})
+    assert "must be at most depth + 1" in next(iter(too_long.dropped))
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(InputError, match="No such file"):
+        read_bench_json(tmp_path / "none")

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+
+from eagle_speedup.readers.measurements import read_measurements, sniff
+from eagle_speedup.readers.prometheus import read_prometheus
+from eagle_speedup.readers.reading import Hints
+
+
+def vllm(drafts, accepted, *, depth=3, latency=0.02, rounds=None, running=4, engine="0", suffix="_total"):
+    labels = f'{{engine="{engine}",model_name="m"}}'
+    rounds = drafts if rounds is None else rounds
+    positions = [
+        f'vllm:spec_decode_num_accepted_tokens_per_pos{suffix}{{engine="{engine}",model_name="m",position="{k}"}} 1.0'
+        for k in range(depth)
+    ]
+    return [
+        "# HELP vllm:num_requests_running Number of requests",
+        "# TYPE vllm:num_requests_running gauge",
+        f"vllm:num_requests_running{labels} {running}.0",
+        f"vllm:spec_decode_num_drafts{suffix}{labels} {drafts}.0",
+        f"vllm:spec_decode_num_draft_tokens{suffix}{labels} {drafts * depth}.0",
+        f"vllm:spec_decode_num_accepted_tokens{suffix}{labels} {accepted}.0",
+        *positions,
+        f'vllm:inter_token_latency_seconds_bucket{{engine="{engine}",le="0.1"}} 5.0',
+        f"vllm:inter_token_latency_seconds_sum{labels} {rounds * latency}",
+        f"vllm:inter_token_latency_seconds_count{labels} {rounds}.0",
+    ]
+
+
+def read(lines, hints=None):
+    return read_prometheus([line.encode() for line in lines], hints)
+
+
+def test_one_scrape_of_vllm():
+    reading = read(vllm(1000, 1500))
+    (point,) = reading.points
+    assert (point.depth, point.batch, point.accept_length, point.step_ms) == (3, 4, 2.5, 20.0)
+    assert point.tok_s == 4 * 2.5 / 0.02
+    assert "a single scrape" in reading.notes[0]
+
+
+def test_two_scrapes_count_what_grew_between_them():
+    (point,) = read([*vllm(1000, 100, latency=0.5), *vllm(3000, 100 + 4000, latency=(500 + 2000 * 0.02) / 3000)]).points
+    assert point.accept_length == 3.0
+    assert point.step_ms == pytest.approx(20.0)
+
+
+def test_engines_are_summed_and_old_names_known():
+    lines = [*vllm(1000, 1500, running=2, suffix=""), *vllm(1000, 500, running=2, engine="1", suffix="")]
+    (point,) = read(lines).points
+    assert (point.batch, point.accept_length) == (4, 2.0)
+
+
+def test_a_restart_is_seen():
+    reading = read([*vllm(5000, 9000), *vllm(1000, 1500)])
+    assert reading.dropped["counter went back (restart)"] > 0
+
+
+def test_the_baseline_of_vllm():
+    lines = [line for line in vllm(1000, 0, latency=0.01) if "spec_decode" not in line]
+    (point,) = read(lines).points
+    assert (point.depth, point.accept_length, point.tok_s) == (0, None, 400.0)
+
+
+def test_batch_must_be_known():
+    reading = read(vllm(1000, 1500, running=0))
+    assert reading.points == () and reading.dropped["running requests not known at the scrape; give batch="] == 1
+    assert read(vllm(1000, 1500, running=0), Hints(batch=2)).points[0].batch == 2
+
+
+def test_wandering_draft_length_is_refused():
+    lines = [line.replace("draft_tokens_total", "draft_tokens_total") for line in vllm(1000, 1500)]
+    lines = [line.replace(" 3000.0", " 2000.0") if "num_draft_tokens" in line else line for line in lines]
+    assert read(lines).dropped["number of draft tokens varied between rounds"] == 1
+
+
+def test_broken_lines_are_counted():
+    reading = read([*vllm(1000, 1500), "vllm:num_requests_waiting{a", "vllm:num_requests_swapped twelve", "other 1"])
+    assert reading.dropped["not a sample"] == 2
+    assert len(reading.points) == 1
+
+
+SGLANG = [
+    "# TYPE sglang:gen_throughput gauge",
+    'sglang:gen_throughput{model_name="m"} 500.0',
+    'sglang:num_running_reqs{model_name="m"} 5.0',
+    'sglang:num_used_tokens{model_name="m"} 5000.0',
+    'sglang:spec_accept_length{model_name="m"} 2.5',
+]
+
+
+def test_sglang():
+    (point,) = read(SGLANG, Hints(depth=3)).points
+    assert (point.tok_s, point.accept_length, point.batch, point.context_tokens) == (500.0, 2.5, 5, 1000)
+    unknown = read(SGLANG)
+    assert unknown.points[0].depth is None and "give depth=" in unknown.notes[-1]
+    (plain,) = read([line for line in SGLANG if "spec" not in line]).points
+    assert (plain.depth, plain.accept_length) == (0, None)
+
+
+def test_found_by_content(tmp_path):
+    path = tmp_path / "metrics"
+    path.write_text("# HELP process_cpu x\n" + "\n".join(vllm(1000, 1500)))
+    assert sniff(path) == "prometheus"
+    assert read_measurements(path).points[0].accept_length == 2.5
