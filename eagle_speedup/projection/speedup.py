@@ -122,7 +122,8 @@ def project(
     """
     measured = min(lengths.ttt_steps, lengths.max_depth)
     depths = range(1, max(depth or 1, max_depth or measured) + 1)
-    by_depth = _over_depths({d: _usable(lengths.accept_length(d), d) for d in depths}, calibration, batch, context_tokens)
+    usable = {d: _usable(lengths.accept_length(d), d) for d in depths}
+    by_depth = _over_depths(usable, calibration, batch, context_tokens)
     fastest = max(by_depth, key=lambda p: p.tok_s.value)
     headline = fastest if depth is None else by_depth[depth - 1]
     model = calibration.model

@@ -1,0 +1,316 @@
+"""How well the throughput model predicts published series that were kept from it.
+
+Protocols, each calibrated anew for every fold; the baseline (depth 0) of every predicted condition is known:
+
+* A: calibrate on one data set of a node, predict its other data sets at the same configurations;
+* B: calibrate on two depths of a series, predict its other depths;
+* C: calibrate on two batch sizes of a series (the lowest and one of the upper half), predict the rest;
+* one: calibrate on a single point, predict the rest of the series.
+
+The rule to beat is ``tok_s = AL * baseline / c``, with c = AL * baseline / tok_s of the calibration's points,
+interpolated over depth and batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from .calibration import Calibration
+from .checks import inconsistency
+from .model import ThroughputModel, calibrate
+from .points import MeasuredPoint
+
+__all__ = [
+    "PROTOCOLS",
+    "Prediction",
+    "Series",
+    "Summary",
+    "backtest",
+    "flagged_series",
+    "load_series",
+    "series_of",
+    "summarise",
+]
+
+PROTOCOLS = ("A", "B", "C", "one")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured configuration of a series, with its own baseline."""
+
+    point: MeasuredPoint
+    """The speculative measurement."""
+    baseline: MeasuredPoint
+    """Depth 0 at the same batch, context and workload."""
+    drafter: str
+    """Which drafter ran."""
+
+    @property
+    def config(self) -> tuple[Any, ...]:
+        """What two rows must share for the ratio round / step to carry over: depth, tree, batch."""
+        p = self.point
+        return (p.depth, p.topk, p.nodes, p.batch)
+
+
+@dataclass(frozen=True)
+class Series:
+    """Measurements of one node on one data set and context."""
+
+    id: str
+    """Identifier in the file."""
+    node: tuple[str, ...]
+    """Model, hardware and engine: series of one node share a calibration."""
+    rows: tuple[Row, ...]
+    """Configurations with baseline and accept length."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One prediction against its measurement; all in total tok/s."""
+
+    protocol: str
+    """A, B, C or one."""
+    series: str
+    """Series of the predicted row."""
+    row: Row
+    """What was predicted."""
+    value: float
+    """Predicted."""
+    lo: float
+    """Lower end of the 90 % interval."""
+    hi: float
+    """Upper end."""
+    rule: float
+    """What the simple rule predicts."""
+    fold: int
+    """Predictions of one fold come from one calibration."""
+    flagged: bool
+    """Whether the tool itself called the calibration inconsistent."""
+
+    @property
+    def truth(self) -> float:
+        """Measured tok/s."""
+        return float(self.row.point.total_tok_s or np.nan)
+
+
+def load_series(path: str | Path) -> tuple[Series, ...]:
+    """Series of a benchmark file that hold a baseline and an accept length; others can't be back-tested."""
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    with Path(path).open(encoding="utf-8") as handle:
+        data = yaml.load(handle, Loader=loader)
+    if not isinstance(data, Mapping) or not isinstance(data.get("series"), list):
+        raise InputError("series", str(path), "must be a YAML file with a list under 'series'")
+    found = (_series(item) for item in data["series"] if item.get("kind") == "throughput")
+    return tuple(s for s in found if s.rows)
+
+
+def series_of(calibration: Calibration) -> tuple[Series, ...]:
+    """The points of a calibration as one series per workload and context."""
+    groups: dict[tuple[str | None, float | None], list[MeasuredPoint]] = {}
+    for point in calibration.points:
+        groups.setdefault((point.workload, point.context_tokens), []).append(point)
+    out = []
+    for (workload, context), points in groups.items():
+        plain = {p.batch: p for p in points if p.depth == 0}
+        usable = [p for p in points if p.depth and p.accept_length and p.batch in plain]
+        name = "/".join([calibration.name, *(str(v) for v in (workload, context) if v is not None)])
+        rows = tuple(Row(p, plain[p.batch], "") for p in usable)
+        out.append(Series(name, (calibration.name,), rows))
+    return tuple(s for s in out if s.rows)
+
+
+def _series(item: Mapping[str, Any]) -> Series:
+    hardware = item.get("hardware") or {}
+    node = [item.get("target_model"), item.get("engine"), item.get("engine_version"), *hardware.values()]
+    dataset = str(item.get("dataset"))
+    baselines = [_point(b, dataset, 0) for b in item.get("baseline") or ()]
+    rows = []
+    for data in item.get("points") or ():
+        depth = data.get("k")
+        known = data.get("output_tok_s") and data.get("al") and depth
+        tree = data.get("topk") is None or (data["topk"] > 1 and not data.get("num_draft_tokens"))
+        if not known or tree:
+            continue
+        point = _point(data, dataset, depth)
+        for base in baselines:
+            if (base.batch, base.context_tokens) == (point.batch, point.context_tokens):
+                rows.append(Row(point, base, str(data.get("drafter") or item.get("drafter"))))
+                break
+    return Series(item["id"], tuple(map(str, node)), tuple(rows))
+
+
+def _point(data: Mapping[str, Any], dataset: str, depth: int) -> MeasuredPoint:
+    rate = data.get("output_tok_s") or np.nan
+    if not np.isfinite(rate):
+        rate = 1000.0 / data["tpot_ms"] if data.get("tpot_ms") else 1e-9
+    return MeasuredPoint(
+        depth,
+        float(rate),
+        accept_length=data.get("al") if depth else None,
+        batch=int(data.get("batch") or data.get("concurrency") or 1),
+        context_tokens=data.get("context_tokens"),
+        topk=int(data.get("topk") or 1),
+        num_draft_tokens=data.get("num_draft_tokens"),
+        workload=str(data.get("dataset") or dataset),
+    )
+
+
+Fold = tuple[str, Sequence[Row], Sequence[tuple[str, Row]]]
+
+
+def folds(series: Sequence[Series]) -> Iterator[Fold]:
+    """All (protocol, calibration rows, (series id, row) to predict)."""
+    nodes: dict[tuple[str, ...], list[Series]] = {}
+    for s in series:
+        nodes.setdefault(s.node, []).append(s)
+    for members in nodes.values():
+        by_data: dict[Any, list[tuple[str, Row]]] = {}
+        for s in members:
+            for row in s.rows:
+                by_data.setdefault(row.point.workload, []).append((s.id, row))
+        for name, known in by_data.items():
+            configs = {row.config for _, row in known}
+            rest = [(i, r) for w, rows in by_data.items() if w != name for i, r in rows if r.config in configs]
+            if rest:
+                yield "A", [row for _, row in known], rest
+    for s in series:
+        chains = [r for r in s.rows if not r.point.is_tree]
+        depths = sorted({r.point.depth or 0 for r in chains})
+        for pair in itertools.combinations(depths, 2):
+            rest = [(s.id, r) for r in chains if r.point.depth not in pair]
+            if rest:
+                yield "B", [r for r in chains if r.point.depth in pair], rest
+        batches = sorted({r.point.batch for r in s.rows})
+        for high in batches[max(1, len(batches) // 2) :] if len(batches) > 2 else ():
+            pair = (batches[0], high)
+            rest = [(s.id, r) for r in s.rows if r.point.batch not in pair]
+            yield "C", [r for r in s.rows if r.point.batch in pair], rest
+        for row in s.rows if len(s.rows) > 1 else ():
+            yield "one", [row], [(s.id, r) for r in s.rows if r is not row]
+
+
+def backtest(series: Sequence[Series], protocols: Sequence[str] = PROTOCOLS) -> list[Prediction]:
+    """Predict every fold of every protocol."""
+    flagged = flagged_series(series)
+    out: list[Prediction] = []
+    for number, (protocol, known, wanted) in enumerate(folds(series)):
+        if protocol in protocols:
+            model = calibrate(_with_baselines(known, wanted))
+            out += [_predict(protocol, number, model, known, name, row, name in flagged) for name, row in wanted]
+    return out
+
+
+def flagged_series(series: Sequence[Series]) -> dict[str, str]:
+    """Series whose node's points contradict physics or each other, with the reason."""
+    points: dict[tuple[str, ...], list[MeasuredPoint]] = {}
+    for s in series:
+        points.setdefault(s.node, []).extend(p for row in s.rows for p in (row.point, row.baseline))
+    reasons = {node: inconsistency(found) for node, found in points.items()}
+    return {s.id: reason for s in series if (reason := reasons[s.node]) is not None}
+
+
+def _with_baselines(known: Sequence[Row], wanted: Sequence[tuple[str, Row]]) -> list[MeasuredPoint]:
+    points = [r.point for r in known] + [r.baseline for r in known] + [r.baseline for _, r in wanted]
+    return list(dict.fromkeys(points))
+
+
+def _predict(
+    protocol: str, fold: int, model: ThroughputModel, known: Sequence[Row], name: str, row: Row, flagged: bool
+) -> Prediction:
+    p = row.point
+    answer = model.tok_s(
+        p.accept_length or 1.0, p.depth or 0, p.batch, p.context_tokens, p.workload,
+        topk=p.topk, num_draft_tokens=p.num_draft_tokens,
+    )  # fmt: skip
+    rule = (p.accept_length or 1.0) * (row.baseline.total_tok_s or np.nan) / simple_ratio(known, row)
+    return Prediction(protocol, name, row, answer.value, answer.lo, answer.hi, rule, fold, flagged)
+
+
+def simple_ratio(known: Sequence[Row], row: Row) -> float:
+    """The ratio c of the simple rule: the mean at the same configuration, else interpolated over depth or batch."""
+    same = [_ratio(r) for r in known if r.config == row.config]
+    if same:
+        return float(np.mean(same))
+    near = [r for r in known if r.point.topk == row.point.topk] or list(known)
+    axis = _depth if len({_depth(r) for r in near}) > 1 else _log_batch
+    found: dict[float, list[float]] = {}
+    for r in near:
+        found.setdefault(axis(r), []).append(_ratio(r))
+    x = sorted(found)
+    y = [float(np.mean(found[v])) for v in x]
+    if axis is _depth and len(x) > 1 and not x[0] <= axis(row) <= x[-1]:
+        i = 0 if axis(row) < x[0] else len(x) - 2
+        return max(1.0, y[i] + (y[i + 1] - y[i]) * (axis(row) - x[i]) / (x[i + 1] - x[i]))
+    return float(np.interp(axis(row), x, y))
+
+
+def _ratio(row: Row) -> float:
+    return float((row.point.accept_length or 1.0) * (row.baseline.total_tok_s or 1.0) / (row.point.total_tok_s or 1.0))
+
+
+def _depth(row: Row) -> float:
+    return float(row.point.depth or 0)
+
+
+def _log_batch(row: Row) -> float:
+    return float(np.log(row.point.batch))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Figures of one protocol."""
+
+    n: int
+    """Predictions."""
+    median: float
+    """Median absolute error, relative."""
+    p90: float
+    """90th percentile of the absolute error."""
+    coverage: float
+    """Share of measurements inside the 90 % interval."""
+    half_width: float
+    """Median half-width of the interval, relative to the prediction."""
+    rule_median: float
+    """Median absolute error of the simple rule."""
+    rule_p90: float
+    """90th percentile of the simple rule's absolute error."""
+    regret: float
+    """Mean loss of tok/s by serving the recommended configuration instead of the best measured one."""
+
+
+def summarise(predictions: Sequence[Prediction]) -> Summary:
+    """Figures over predictions; regret over groups of at least two configurations of one fold, series and drafter."""
+    truth = np.array([p.truth for p in predictions])
+    error = np.abs(np.array([p.value for p in predictions]) / truth - 1)
+    rule = np.abs(np.array([p.rule for p in predictions]) / truth - 1)
+    inside = np.array([p.lo <= p.truth <= p.hi for p in predictions])
+    width = np.array([(p.hi - p.lo) / 2 / p.value for p in predictions])
+    return Summary(
+        len(predictions), float(np.median(error)), float(np.quantile(error, 0.9)), float(inside.mean()),
+        float(np.median(width)), float(np.median(rule)), float(np.quantile(rule, 0.9)), _regret(predictions),
+    )  # fmt: skip
+
+
+def _regret(predictions: Sequence[Prediction]) -> float:
+    groups: dict[Any, list[Prediction]] = {}
+    for p in predictions:
+        key = (p.fold, p.series, p.row.drafter, p.row.point.batch, p.row.point.context_tokens)
+        groups.setdefault(key, []).append(p)
+    losses = []
+    for group in groups.values():
+        base = float(group[0].row.baseline.total_tok_s or 0.0)
+        best = max([base, *(p.truth for p in group)])
+        chosen = max(group, key=lambda p: p.value)
+        got = chosen.truth if chosen.value > base else base
+        losses.append(1 - got / best)
+    return float(np.mean(losses)) if losses else float("nan")

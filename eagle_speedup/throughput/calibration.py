@@ -1,0 +1,212 @@
+"""A calibration: measured points of one serving setup, with where they come from and a fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import InputError
+from .model import MODEL_VERSION, ThroughputModel, calibrate, canonical_point
+from .points import MeasuredPoint
+from .prior import Prior
+from .simple import LinearBreakeven, OptimisticOverhead
+from .specs import config_names, config_path, load_verifier
+from .strict_yaml import check_keys, get_list, get_text, read_yaml, within
+
+__all__ = ["Calibration", "Source", "calibration_names", "load_calibration", "save_calibration"]
+
+SCHEMA = "eagle-speedup/calibration/1"
+SimpleModel = LinearBreakeven | OptimisticOverhead
+_SIMPLE = {"linear_breakeven": LinearBreakeven, "optimistic_overhead": OptimisticOverhead}
+_TEXT = ("name", "title", "node", "verifier", "engine", "engine_version", "parallelism", "draft_sampling", "notes")
+_SETUP = ("node", "verifier", "engine", "engine_version", "parallelism", "draft_sampling")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where figures were read."""
+
+    id: str
+    """Short name the points refer to."""
+    text: str
+    """Repository, page, log or person."""
+    kind: str = "measured"
+    """``measured`` or ``specification``."""
+    date: str | None = None
+    """ISO day, or None where undated."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Measured points of one node, verifier and engine. Frozen; ``model`` is fitted on first use."""
+
+    name: str
+    """Short name."""
+    points: tuple[MeasuredPoint, ...]
+    """What was measured."""
+    node: str | None = None
+    """Name of the node's configuration."""
+    verifier: str | None = None
+    """Name of the verifier's configuration."""
+    engine: str | None = None
+    """Serving engine; None = not recorded."""
+    engine_version: str | None = None
+    """Its version or commit; None = not recorded."""
+    parallelism: str | None = None
+    """Such as ``tp8``; None = not recorded."""
+    draft_sampling: str | None = None
+    """How drafts are sampled and accepted: ``greedy``, ``onehot``, ``rejection``; None = not recorded."""
+    sources: tuple[Source, ...] = ()
+    """Where the figures were read."""
+    title: str | None = None
+    """One line for people."""
+    notes: str | None = None
+    """What a reader must know."""
+    prior: Prior | None = None
+    """Beliefs for what the points do not determine; None = `Prior` for the kind of verifier, where it is known."""
+    simple_models: Mapping[str, SimpleModel] = field(default_factory=dict)
+    """Simple rules kept beside the model, by name."""
+
+    def __post_init__(self) -> None:
+        if not self.points:
+            raise InputError("points", [], "must hold at least one measured point")
+        known = {s.id for s in self.sources}
+        for i, point in enumerate(self.points):
+            if known and point.source is not None and point.source not in known:
+                raise InputError(f"points[{i}].source", point.source, f"must be one of {', '.join(sorted(known))}")
+
+    @property
+    def fingerprint(self) -> str:
+        """First 12 hex digits of the SHA-256 of everything that decides a projection; text for people is left out."""
+        content = {
+            "schema": SCHEMA,
+            "model": MODEL_VERSION,
+            "setup": {key: getattr(self, key) for key in _SETUP},
+            "points": sorted(map(canonical_point, self.points)),
+            "prior": self.effective_prior.as_dict(),
+            "simple_models": {key: model.as_dict() for key, model in self.simple_models.items()},
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+    @cached_property
+    def effective_prior(self) -> Prior:
+        """The prior in use: the given one, else the one for a dense or a mixture-of-experts verifier, else general."""
+        if self.prior is not None:
+            return self.prior
+        if self.verifier in config_names("verifier"):
+            return Prior().for_verifier(moe=load_verifier(self.verifier).moe)
+        return Prior()
+
+    @cached_property
+    def model(self) -> ThroughputModel:
+        """The fitted throughput model."""
+        return calibrate(self.points, prior=self.effective_prior)
+
+
+def calibration_names() -> tuple[str, ...]:
+    """Names of the calibrations that ship with the package."""
+    return config_names("calibration")
+
+
+def load_calibration(source: str | Path | Calibration) -> Calibration:
+    """A calibration by name, from a YAML file, or itself. InputError, in one line, for anything wrong in it."""
+    if isinstance(source, Calibration):
+        return source
+    if not isinstance(source, (str, Path)):
+        raise InputError("calibration", source, "must be a name, a path or a Calibration")
+    return parse_calibration(read_yaml(config_path("calibration", source)))
+
+
+def parse_calibration(data: Mapping[str, Any]) -> Calibration:
+    """A calibration from plain data, as its YAML file holds it."""
+    check_keys(data, "", (*_TEXT, "schema", "points", "sources", "prior", "simple_models"), ("name", "points"))
+    if data.get("schema", SCHEMA) != SCHEMA:
+        raise InputError("schema", data["schema"], f"must be {SCHEMA!r}")
+    text: dict[str, Any] = {key: get_text(data, "", key) for key in _TEXT}
+    known = tuple(f.name for f in fields(Prior))
+    prior = data.get("prior")
+    return Calibration(
+        **text,
+        points=get_list(data, "", "points", _point),
+        sources=get_list(data, "", "sources", _source),
+        prior=None if prior is None else Prior(**check_keys(prior, "prior", known)),
+        simple_models=_simple_models(data.get("simple_models") or {}),
+    )
+
+
+def save_calibration(calibration: Calibration, path: str | Path) -> Path:
+    """Write the YAML that `load_calibration` reads; the file appears whole or not at all."""
+    path = Path(path)
+    text = f"# Calibration for eagle-speedup, fingerprint {calibration.fingerprint}\n" + _dump(_plain(calibration))
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _plain(calibration: Calibration) -> dict[str, Any]:
+    data: dict[str, Any] = {"schema": SCHEMA}
+    data.update({key: getattr(calibration, key) for key in _TEXT if getattr(calibration, key) is not None})
+    if calibration.prior is not None:
+        data["prior"] = calibration.prior.as_dict()
+    if calibration.sources:
+        data["sources"] = [
+            {k: v for k, v in (("id", s.id), ("text", s.text), ("kind", s.kind), ("date", s.date)) if v is not None}
+            for s in calibration.sources
+        ]
+    data["points"] = [point.as_dict() for point in calibration.points]
+    if calibration.simple_models:
+        data["simple_models"] = {key: model.as_dict() for key, model in calibration.simple_models.items()}
+    return data
+
+
+def _dump(data: Mapping[str, Any]) -> str:
+    text: str = yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=118)
+    return text
+
+
+def _point(data: Any, path: str) -> MeasuredPoint:
+    known = tuple(f.name for f in fields(MeasuredPoint))
+    data = check_keys(data, path, known)
+    if "depth" not in data:
+        raise InputError(f"{path}.depth", None, "is required (null = not recorded)")
+    return within(path, lambda: MeasuredPoint(**{"tok_s": None, **data}))
+
+
+def _source(data: Any, path: str) -> Source:
+    data = check_keys(data, path, ("id", "text", "kind", "date"), ("id", "text"))
+    kind = get_text(data, path, "kind") or "measured"
+    if kind not in ("measured", "specification"):
+        raise InputError(f"{path}.kind", kind, "must be one of measured, specification")
+    return Source(
+        str(get_text(data, path, "id")), str(get_text(data, path, "text")), kind, get_text(data, path, "date")
+    )
+
+
+def _simple_models(data: object) -> dict[str, SimpleModel]:
+    if not isinstance(data, Mapping):
+        raise InputError("simple_models", data, "must be a mapping")
+    out: dict[str, SimpleModel] = {}
+    for name, item in data.items():
+        path = f"simple_models.{name}"
+        kind = item.get("kind") if isinstance(item, Mapping) else None
+        if kind not in _SIMPLE:
+            raise InputError(f"{path}.kind", kind, f"must be one of {', '.join(_SIMPLE)}")
+        cls: Any = _SIMPLE[kind]
+        known = [f.name for f in fields(cls)]
+        item = check_keys(item, path, ("kind", *known), known)
+        values = {key: item[key] for key in known}
+        out[str(name)] = within(path, lambda cls=cls, values=values: cls(**values))  # type: ignore[misc]
+    return out

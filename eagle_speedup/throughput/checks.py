@@ -1,0 +1,124 @@
+"""What a reader must know about a calibration: gaps, outliers, contradictions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from ..errors import InputError
+from .points import MeasuredPoint
+
+__all__ = ["check_range", "cliffs", "fit_warnings", "inconsistency", "mismatch_alarm"]
+
+_FASTER_THAN_STEP = 0.95  # a round verifies a step's tokens and more; below this share of a step, the runs differ
+_BASELINE_SPREAD = 2.0  # a workload this much slower than another spends half of its time outside decoding
+_OUTLIER = 0.10
+_CLIFF = 1.05  # a step that grows by more than its tokens, with room for noise
+_SIGMA = 4.0
+
+
+def inconsistency(points: Sequence[MeasuredPoint]) -> str | None:
+    """Why points contradict physics or each other; None where they do not.
+
+    Two rules. A round can't be shorter than a plain step of the same conditions (time outside decoding does not change
+    that). Baselines of one batch and context can't differ twofold between workloads if decoding is what was measured.
+    """
+    plain = {(p.batch, p.context_tokens, p.workload): p.token_ms for p in points if p.depth == 0 and p.token_ms}
+    worst, where = _FASTER_THAN_STEP, None
+    for p in points:
+        base = plain.get((p.batch, p.context_tokens, p.workload))
+        if p.depth and p.accept_length and p.token_ms and base:
+            share = p.accept_length * p.token_ms / base
+            if share < worst:
+                worst, where = share, p
+    if where is not None:
+        place = f"depth {where.depth}, batch {where.batch}" + (f", {where.workload}" if where.workload else "")
+        return (
+            f"a round takes {worst:.2f} of a plain step at {place}, though it contains one: baseline of another setup"
+        )
+    groups: dict[tuple[int, float | None], list[float]] = {}
+    for (batch, context, _), token_ms in plain.items():
+        groups.setdefault((batch, context), []).append(token_ms)
+    for (batch, _), times in groups.items():
+        if max(times) > _BASELINE_SPREAD * min(times):
+            ratio = max(times) / min(times)
+            return f"baselines at batch {batch} differ {ratio:.1f}-fold between workloads: not decoding alone"
+    return None
+
+
+def cliffs(points: Sequence[MeasuredPoint]) -> tuple[tuple[int, int], ...]:
+    """Neighbouring batch sizes between which a plain step grows faster than its tokens: another kernel took over."""
+    times: dict[float, dict[int, list[float]]] = {}
+    for p in points:
+        if p.depth == 0 and p.round_ms is not None:
+            times.setdefault(p.context_tokens or 0.0, {}).setdefault(p.batch, []).append(p.round_ms)
+    found = set()
+    for by_batch in times.values():
+        for low, high in itertools.pairwise(sorted(by_batch)):
+            if min(by_batch[high]) / min(by_batch[low]) > _CLIFF * high / low:
+                found.add((low, high))
+    return tuple(sorted(found))
+
+
+def fit_warnings(
+    points: Sequence[MeasuredPoint],
+    usable: Sequence[MeasuredPoint],
+    residuals: Sequence[float],
+    noise: float,
+    inconsistent: str | None,
+) -> tuple[str, ...]:
+    """Sentences on what the fit could not settle."""
+    out = [] if inconsistent is None else [f"inconsistent: {inconsistent}"]
+    ignored = len(points) - len(usable)
+    if ignored:
+        out.append(f"{ignored} point(s) without accept_length and step_ms were not used")
+    if not any(p.depth == 0 for p in usable):
+        out.append("no baseline (depth 0): the step time, speedup and breakeven come from the prior")
+    if any(p.depth is None for p in usable):
+        out.append("a point's depth was not recorded: it is treated as unknown")
+    if len({p.depth for p in usable if p.depth}) < 2:
+        out.append("fewer than two depths measured: the split into fixed and per-draft cost is a prior")
+    for point, residual in zip(usable, residuals, strict=True):
+        if abs(residual) > max(_SIGMA * noise, _OUTLIER):
+            out.append(f"outlier: depth {point.depth}, batch {point.batch} is {residual:+.0%} off the fit")
+    out += [f"cliff suspected between {low} and {high} tokens per step" for low, high in cliffs(usable)]
+    return tuple(out)
+
+
+def check_range(
+    points: Sequence[MeasuredPoint], depth: int, batch: int, context_tokens: float | None
+) -> tuple[str, ...]:
+    """In what way a query lies outside what was measured."""
+    out = []
+    for name, value, seen in (
+        ("depth", depth, [p.depth for p in points if p.depth]),
+        ("batch", batch, [p.batch for p in points]),
+        ("context_tokens", context_tokens, [p.context_tokens or 0 for p in points]),
+    ):
+        if value and seen and not min(seen) <= value <= max(seen):
+            out.append(f"{name} {value:g} is outside the calibrated range {min(seen):g}..{max(seen):g}")
+    return tuple(out)
+
+
+def mismatch_alarm(validated: float, served: float, rounds: int) -> str | None:
+    """Alarm when served and validated first-step acceptance cannot be those of one drafter; None where they can.
+
+    Validation on text of another author understates acceptance by up to a half (never overstates by as much), engine
+    and sampling differences are smaller: a factor of two beyond the binomial noise of ``rounds`` served rounds is a
+    wiring fault (wrong taps, weights or template), not something to calibrate away.
+    """
+    for name, value in (("validated", validated), ("served", served)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            raise InputError(name, value, "must lie in [0, 1]")
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise InputError("rounds", rounds, "must be a whole number >= 1")
+    for bound, low in ((0.5 * validated, True), (min(1.0, 2 * validated), False)):
+        noise = _SIGMA * math.sqrt(max(bound * (1 - bound), 1 / rounds) / rounds)
+        if (served < bound - noise) if low else (served > bound + noise):
+            ratio = served / validated if validated else math.inf
+            return (
+                f"train/serve mismatch: first-step acceptance {served:.3f} served against {validated:.3f} validated "
+                f"(ratio {ratio:.2f} over {rounds} rounds): not the same drafter, or wired differently"
+            )
+    return None

@@ -1,0 +1,145 @@
+"""One measured throughput figure and the rules it must satisfy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ..errors import InputError
+
+__all__ = ["MeasuredPoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPoint:
+    """A served measurement: tokens per second at one depth, batch size and context.
+
+    A depth-0 point is decoding without speculation (the baseline). ``depth=None`` says that the depth was not recorded;
+    the calibration then treats it as unknown. Give ``step_ms`` (the engine's own time per round) where it is known: it
+    needs no accept length. At least one of ``tok_s`` and ``step_ms`` is required.
+
+    >>> MeasuredPoint(depth=3, tok_s=122.0, accept_length=2.278).round_ms
+    18.672131147540984
+    """
+
+    depth: int | None
+    """Draft tokens along the longest path of a round; 0 = no speculation, None = not recorded."""
+    tok_s: float | None
+    """Output tokens per second, all users together (or of one user: ``per_user``)."""
+    accept_length: float | None = None
+    """Mean tokens per round, bonus token included; None = not recorded."""
+    batch: int = 1
+    """Requests decoded together."""
+    context_tokens: float | None = None
+    """Tokens of context a request holds on average; None = not recorded."""
+    per_user: bool = False
+    """Whether ``tok_s`` is that of one user rather than of the whole batch."""
+    topk: int = 1
+    """Branches per draft step; 1 = chain."""
+    num_draft_tokens: int | None = None
+    """Nodes that the verifier checks per request, root included; for trees. A chain checks ``depth + 1``."""
+    step_ms: float | None = None
+    """Milliseconds of one engine step (depth 0) or round (depth > 0), decode only."""
+    workload: str | None = None
+    """Data set or traffic the point belongs to."""
+    source: str | None = None
+    """Where the figure was read."""
+    weight: float | None = None
+    """Trust relative to an ordinary point (1.0): a point of weight 4 counts as four."""
+
+    def __post_init__(self) -> None:
+        _whole("depth", self.depth, 0, optional=True)
+        _whole("batch", self.batch, 1)
+        _whole("topk", self.topk, 1)
+        _whole("num_draft_tokens", self.num_draft_tokens, 1, optional=True)
+        for name in ("tok_s", "step_ms", "weight"):
+            _positive(name, getattr(self, name))
+        if self.tok_s is None and self.step_ms is None:
+            raise InputError("tok_s", None, "must be given unless step_ms is")
+        _number("context_tokens", self.context_tokens, 0.0, "must be a number >= 0 or null")
+        _number("accept_length", self.accept_length, 1.0, "must be a number >= 1 (bonus token included) or null")
+        if not isinstance(self.per_user, bool):
+            raise InputError("per_user", self.per_user, "must be true or false")
+        self._check_accept_length()
+        self._check_tree()
+        for name in ("workload", "source"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise InputError(name, value, "must be text or null")
+
+    def _check_accept_length(self) -> None:
+        if self.accept_length is None or self.depth is None:
+            return
+        if self.depth == 0 and self.accept_length != 1:
+            raise InputError("accept_length", self.accept_length, "must be 1 or null at depth 0 (no speculation)")
+        if self.accept_length > self.depth + 1:
+            rule = f"must be at most depth + 1 = {self.depth + 1}"
+            raise InputError("accept_length", self.accept_length, rule)
+
+    def _check_tree(self) -> None:
+        if self.topk > 1 and self.num_draft_tokens is None:
+            raise InputError("num_draft_tokens", None, "must be given for a tree (topk > 1)")
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether the drafts branch."""
+        return self.topk > 1
+
+    @property
+    def nodes(self) -> float | None:
+        """Tokens per request that the verifier checks in one step: ``depth + 1`` for a chain; None when unknown."""
+        if self.is_tree:
+            return self.num_draft_tokens
+        return None if self.depth is None else self.depth + 1
+
+    @property
+    def total_tok_s(self) -> float | None:
+        """Tokens per second of the whole batch."""
+        if self.tok_s is None:
+            return None
+        return self.tok_s * self.batch if self.per_user else self.tok_s
+
+    @property
+    def token_ms(self) -> float | None:
+        """Milliseconds between two tokens of one user, everything included: ``1000 * batch / total_tok_s``."""
+        total = self.total_tok_s
+        return None if total is None else 1000.0 * self.batch / total
+
+    @property
+    def round_ms(self) -> float | None:
+        """Milliseconds per round implied by the point; None when its accept length is missing."""
+        if self.step_ms is not None:
+            return self.step_ms
+        if self.depth == 0:
+            return self.token_ms
+        if self.accept_length is None or self.token_ms is None:
+            return None
+        return self.token_ms * self.accept_length
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, ready for YAML or JSON."""
+        defaults = {f.name: f.default for f in fields(self)}
+        return {k: v for k, v in asdict(self).items() if k in ("depth", "tok_s") or v != defaults[k]}
+
+
+def _whole(name: str, value: object, least: int, *, optional: bool = False) -> None:
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(name, value, f"must be a whole number >= {least}{' or null' if optional else ''}")
+    if value > 10**9:
+        raise InputError(name, value, "must be at most 1e9")
+
+
+def _number(name: str, value: object, least: float, rule: str) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
+        raise InputError(name, value, rule)
+
+
+def _positive(name: str, value: object) -> None:
+    _number(name, value, 0.0, "must be a finite number > 0")
+    if value == 0:
+        raise InputError(name, value, "must be a finite number > 0")

@@ -1,0 +1,80 @@
+"""What is believed of a serving node before it is measured."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from ..errors import InputError
+
+__all__ = ["Prior"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Medians, and spreads as standard deviations of a natural logarithm (of the logit for the elasticity).
+
+    The defaults are rounded from fits to published series of seven models on four nodes (``benchmarks/``): wide enough
+    that two or three points of a new node outweigh them. A "share" is a share of a plain step.
+    """
+
+    elasticity: float = 0.14
+    """d log V / d log T at the first octave of tokens per step; 0 = verification is free, 1 = it costs per token."""
+    elasticity_spread: float = 1.0
+    """Spread of ``elasticity``."""
+    elasticity_walk: float = 0.35
+    """How far the elasticity moves from one octave to the next."""
+    draft_share: float = 0.04
+    """Time of one draft step at batch 1."""
+    draft_spread: float = 0.7
+    """Spread of ``draft_share``."""
+    overhead_share: float = 0.13
+    """Fixed time of a round (sampling, bookkeeping, launches) at batch 1."""
+    overhead_spread: float = 0.9
+    """Spread of ``overhead_share``."""
+    attention_share: float = 0.01
+    """Time per 1,000 tokens of context at batch 1."""
+    attention_spread: float = 1.0
+    """Spread of ``attention_share``."""
+    attention_batch: float = 4.0
+    """Requests beyond which attention costs in proportion to the batch."""
+    attention_batch_spread: float = 0.8
+    """Spread of ``attention_batch``."""
+    outside_share: float = 0.01
+    """Time per token outside decoding at batch 1, where several workloads were measured."""
+    outside_spread: float = 0.7
+    """Spread of ``outside_share``, over nodes and again over the workloads of a node."""
+    outside_alone: float = 0.006
+    """``outside_share`` where one workload was measured, so that nothing shows its own."""
+    outside_alone_spread: float = 1.1
+    """Spread of ``outside_alone``."""
+    outside_crowding: float = 0.7
+    """Power of the batch size (up to 16) by which ``outside_share`` grows: requests wait for each other's prefill."""
+    tree_factor: float = 1.05
+    """Round of a tree over the round of a chain of the same depth and number of nodes."""
+    tree_spread: float = 0.08
+    """Spread of ``tree_factor``."""
+    workload_spread: float = 0.015
+    """Scatter of round times between workloads of one node."""
+    config_spread: float = 0.025
+    """Scatter of a configuration (depth, tree, batch, context) around the smooth form: kernels switch, graphs pad."""
+    unknown_depth: float = 4.0
+    """Depth assumed where a point did not record it."""
+    unknown_depth_spread: float = 0.35
+    """Spread of ``unknown_depth``."""
+    noise: float = 0.015
+    """Scatter of one measurement; re-estimated from the points."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
+                raise InputError(f"prior.{f.name}", value, "must be a finite number > 0")
+
+    def for_verifier(self, *, moe: bool) -> Prior:
+        """The belief once the kind of verifier is known: experts make verification dearer, dense weights are shared."""
+        return replace(self, elasticity=0.20 if moe else 0.08, elasticity_spread=0.7)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)

@@ -1,0 +1,237 @@
+"""Round time as a function of depth, tree, batch size and context: the physical form that a calibration fits.
+
+    round_ms = V(B * nodes) + attention(B, C, nodes) + (d * draft + overhead) * sqrt(V(1) * V(B))
+    step_ms  = V(B)         + attention(B, C, 1)
+    token_ms = round_ms / accept_length + outside
+    attention(B, C, n) = a * C * sqrt(1 + (B * n**p / B0)**2)
+
+``V`` is the verifier's forward pass over so many tokens. It is one curve for plain steps and for verification, read on
+the axis that both share: tokens per step. Its elasticity d log V / d log T is constant within an octave and wanders
+between octaves, so dense models (flat), mixtures of experts (steep early) and cliffs need no case of their own.
+``attention`` reads the context: split over idle cores up to about ``B0`` requests, in proportion to the load above.
+``outside`` is the time per token that a workload spends outside decoding (prefill, ragged tail); it does not shrink
+with the accept length, and shows in the workload's own baseline against the fastest one of the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from .checks import cliffs
+from .points import MeasuredPoint
+from .posterior import Array
+from .prior import Prior
+
+__all__ = ["Cells", "RoundTime"]
+
+_OCTAVES = 12  # the curve has knots at 1, 2, 4, ... 4096 tokens per step
+_MAX_ELASTICITY = 1.4  # above 1: a cliff, where another kernel takes over
+_DRIFT = 0.22  # the elasticity's logit rises so much per octave: compute takes over from reading weights
+_CLIFF_SPREAD = 4.0  # where the baselines show a cliff, the elasticity is left to the data
+_STEP_SPREAD = 4.0  # the step time itself is left to the data: a factor of 50 either way
+_CROWD_BATCH = 16.0  # beyond it, prefill is interleaved anyway
+_LN2 = float(np.log(2.0))
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Conditions to evaluate, as arrays of one length N."""
+
+    depth: Array
+    """Draft steps; nan = the unrecorded depth."""
+    nodes: Array
+    """Tokens per request that a round verifies; nan with ``depth``."""
+    topk: Array
+    """Branches per draft step."""
+    batch: Array
+    """Requests."""
+    context: Array
+    """Tokens of context per request."""
+    workload: Array
+    """Index of the workload (whole numbers), -1 = one that was never measured."""
+    config: Array
+    """Index of the configuration (whole numbers), -1 = one that was never measured."""
+
+    def plain(self) -> Cells:
+        """The same conditions without speculation."""
+        one = np.ones_like(self.batch)
+        return Cells(0 * one, one, one, self.batch, self.context, self.workload, -one)
+
+    def first(self, n: int) -> Cells:
+        """The first ``n`` conditions."""
+        return Cells(*(getattr(self, f.name)[:n] for f in fields(self)))
+
+
+class RoundTime:
+    """The formula above with its parameters laid out in one vector ``theta`` of unconstrained reals.
+
+    Arrays of parameters are [n, P]: n draws at once, of which the first is the mode where it matters.
+    """
+
+    def __init__(self, points: Sequence[MeasuredPoint], prior: Prior) -> None:
+        self.prior = prior
+        self.workloads: tuple[str | None, ...] = tuple(dict.fromkeys(p.workload for p in points))
+        self.configs = tuple(dict.fromkeys(_config(p) for p in points if p.depth))
+        self._workload_at = {w: i for i, w in enumerate(self.workloads)}
+        self._config_at = {c: i for i, c in enumerate(self.configs)}
+        self.default_context = min(p.context_tokens or 0.0 for p in points)
+        wall = {p.workload for p in points if p.step_ms is None}
+        # A workload known by engine time alone has nothing outside decoding: its figures never held it.
+        self._no_outside = np.array([w not in wall for w in self.workloads] + [not wall])
+        self._cliffs = {int(np.log2(low)) for low, _ in cliffs(points)}
+        self._alone = len(self.workloads) == 1
+        n = len(self.workloads)
+        names = ["step", "level", *(f"walk{i}" for i in range(1, _OCTAVES)), "draft", "overhead", "tree", "depth"]
+        names += ["attention", "attention_batch", "attention_nodes", "outside"]
+        names += [f"outside{i}" for i in range(n)] + [f"workload{i}" for i in range(n)]
+        names += [f"config{i}" for i in range(len(self.configs))]
+        self._at = {name: i for i, name in enumerate(names)}
+        self.size = len(names)
+
+    def prior_moments(self, level: float) -> tuple[Array, Array]:
+        """Prior mean and standard deviation of the parameters, [P] each; ``level``: rough log step time."""
+        p = self.prior
+        odds = p.elasticity / (_MAX_ELASTICITY - min(p.elasticity, 0.9 * _MAX_ELASTICITY))
+        outside = (p.outside_alone, p.outside_alone_spread) if self._alone else (p.outside_share, p.outside_spread)
+        moments = {
+            "step": (level, _STEP_SPREAD),
+            "level": (np.log(odds), p.elasticity_spread),
+            "draft": (np.log(p.draft_share), p.draft_spread),
+            "overhead": (np.log(p.overhead_share), p.overhead_spread),
+            "tree": (np.log(p.tree_factor), p.tree_spread),
+            "depth": (np.log(p.unknown_depth), p.unknown_depth_spread),
+            "attention": (np.log(p.attention_share), p.attention_spread),
+            "attention_batch": (np.log(p.attention_batch), p.attention_batch_spread),
+            "attention_nodes": (1.0, 1.0),
+            "outside": (np.log(outside[0]), outside[1]),
+        }
+        by_family = {"walk": p.elasticity_walk, "outside": self._outside_spread(), "workload": p.workload_spread}
+        mean, spread = np.zeros(self.size), np.ones(self.size)
+        for name, i in self._at.items():
+            if name in moments:
+                mean[i], spread[i] = moments[name]
+            else:
+                spread[i] = by_family.get(name.rstrip("0123456789"), p.config_spread)
+        for octave in self._cliffs & set(range(1, _OCTAVES - 1)):
+            spread[self._at[f"walk{octave}"]] = spread[self._at[f"walk{octave + 1}"]] = _CLIFF_SPREAD
+        return mean, spread
+
+    def cells(
+        self, depth: Array, nodes: Array, topk: Array, batch: Array, context: Array, workload: Sequence[str | None]
+    ) -> Cells:
+        """Conditions, known or new, from columns of one length; nan context = the lowest calibrated one."""
+        context = np.where(np.isnan(context), self.default_context, context)
+        columns = (depth, topk, nodes, batch, context)
+        config = np.full(len(depth), -1.0)
+        for i, key in enumerate(self.configs):
+            config[np.logical_and.reduce([c == v for c, v in zip(columns, key, strict=True)])] = i
+        names = np.array([self._workload_at.get(w, -1) for w in workload], dtype=float)
+        return Cells(depth, nodes, topk, batch, context, names, config)
+
+    def cells_of(self, points: Sequence[MeasuredPoint]) -> Cells:
+        """The conditions of points; a context that was not recorded counts as 0."""
+        rows = [(p.depth, p.nodes, p.topk, p.batch, p.context_tokens or 0.0) for p in points]
+        columns = np.array([[np.nan if v is None else v for v in row] for row in rows], dtype=float).T
+        depth, nodes, topk, batch, context = columns
+        return self.cells(depth, nodes, topk, batch, context, [p.workload for p in points])
+
+    def log_round(self, theta: Array, cells: Cells) -> Array:
+        """Log milliseconds of a round (a plain step where depth is 0), decoding only, [n, N]."""
+        depth, nodes = cells.depth, cells.nodes
+        if np.isnan(depth).any():
+            drawn = np.exp(self._get(theta, "depth"))
+            depth = np.where(np.isnan(depth), drawn, depth)
+            nodes = np.where(np.isnan(nodes), drawn + 1.0, nodes)
+        elastic = self.elasticity(theta)
+        total = np.exp(_curve(elastic, cells.batch * nodes)) + self._attention(theta, cells, nodes)
+        if not depth.any():
+            result: Array = self._get(theta, "step") + np.log(total)
+            return result
+
+        def beside(name: str, tokens: Array) -> Array:
+            """A cost besides verification: exp(parameter) * sqrt(V(tokens))."""
+            distinct, at = np.unique(tokens, return_inverse=True)
+            cost: Array = np.exp(self._get(theta, name) + 0.5 * _curve(elastic, distinct))
+            return cost[:, at]
+
+        extra = depth * beside("draft", cells.batch * cells.topk) + beside("overhead", cells.batch)
+        total += np.where(depth > 0, extra, 0.0)
+        tree = np.where(cells.topk > 1, self._get(theta, "tree"), 0.0)
+        result = self._get(theta, "step") + np.log(total) + tree + self._effect(theta, "config", cells.config)
+        return result
+
+    def outside(self, theta: Array, plain: Cells, log_step: Array) -> Array:
+        """Milliseconds per token outside decoding, [n, N]; ``log_step``: `log_round` of the ``plain`` cells."""
+        index = plain.workload.astype(int)
+        if self._no_outside[index].all():
+            return np.zeros((1, 1))
+        share = self._get(theta, "outside") + self._effect(theta, "outside", plain.workload)
+        if (index < 0).any():
+            new = np.random.default_rng(7).standard_normal((len(theta), 1)) * self._outside_spread()
+            new[0] = 0.0
+            share = np.where(index < 0, share + new, share)
+        power = 0.0 if self._alone else self.prior.outside_crowding
+        crowd = power * np.log(np.minimum(plain.batch, _CROWD_BATCH))
+        result: Array = np.where(self._no_outside[index], 0.0, np.exp(share + crowd + log_step))
+        return result
+
+    def workload_effect(self, theta: Array, cells: Cells) -> Array:
+        """Log factor of a workload on the rounds of the node, [n, N]; 0 for plain steps."""
+        result: Array = np.where(cells.depth == 0, 0.0, self._effect(theta, "workload", cells.workload))
+        return result
+
+    def unseen_spread(self, cells: Cells) -> Array:
+        """Standard deviation of the log round time that a new configuration adds, [N]."""
+        result: Array = np.where((cells.config < 0) & (cells.depth > 0), self.prior.config_spread, 0.0)
+        return result
+
+    def elasticity(self, theta: Array) -> Array:
+        """d log V / d log T of every octave of tokens per step, [n, octaves]."""
+        first = self._at["level"]
+        logit = np.cumsum(theta[:, first : first + _OCTAVES], axis=1) + _DRIFT * np.arange(_OCTAVES)
+        result: Array = _MAX_ELASTICITY / (1.0 + np.exp(-logit))
+        return result
+
+    def _outside_spread(self) -> float:
+        return self.prior.outside_alone_spread if self._alone else self.prior.outside_spread
+
+    def _effect(self, theta: Array, family: str, index: Array) -> Array:
+        """Effects ``family0``, ``family1``, ... by index, [n, N]; 0 where the index is -1."""
+        chosen = index.astype(int)
+        first = self._at.get(f"{family}0")
+        if first is None or (chosen < 0).all():
+            return np.zeros((1, 1))
+        if (chosen == chosen[0]).all():
+            return theta[:, first + chosen[0], None]
+        result: Array = np.where(chosen < 0, 0.0, theta[:, first + np.maximum(chosen, 0)])
+        return result
+
+    def _get(self, theta: Array, name: str) -> Array:
+        i = self._at[name]
+        result: Array = theta[:, i : i + 1]
+        return result
+
+    def _attention(self, theta: Array, cells: Cells, nodes: Array) -> Array:
+        if not cells.context.any():
+            return np.zeros((1, 1))
+        power = 1.0 / (1.0 + np.exp(-self._get(theta, "attention_nodes")))
+        load = np.exp(np.log(cells.batch) + power * np.log(nodes) - self._get(theta, "attention_batch"))
+        result: Array = np.exp(self._get(theta, "attention")) * cells.context / 1000.0 * np.hypot(1.0, load)
+        return result
+
+
+def _curve(elastic: Array, tokens: Array) -> Array:
+    """Log of V(tokens) / V(1), [n, N], from elasticities [n, octaves]; ``tokens`` is [N] or [n, N]."""
+    x = np.log2(tokens)
+    part = np.clip(x[..., None] - np.arange(_OCTAVES), 0.0, 1.0)
+    part[..., -1] += np.maximum(x - _OCTAVES, 0.0)
+    result: Array = _LN2 * (elastic @ part.T if x.ndim == 1 else np.einsum("no,nio->ni", elastic, part))
+    return result
+
+
+def _config(point: MeasuredPoint) -> tuple[Any, ...]:
+    return (point.depth, point.topk, point.nodes, point.batch, point.context_tokens or 0.0)

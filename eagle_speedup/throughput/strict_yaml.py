@@ -1,0 +1,157 @@
+"""YAML from strangers: plain data only, read strictly, every refusal one line with the dotted path.
+
+No tags that build objects, no aliases (a small file can expand to gigabytes), no duplicate keys, no ``${...}``
+interpolation (OmegaConf would read the environment for it), no file above 4 MB.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from ..errors import InputError
+
+__all__ = ["check_keys", "get_list", "get_number", "get_text", "parse_yaml", "read_yaml", "suggest", "within"]
+
+_MAX_BYTES = 4 * 1024 * 1024
+_MAX_DEPTH = 20
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+T = TypeVar("T")
+
+
+class _Loader(_Base):
+    """Safe loader that keeps dates as text and refuses duplicate keys."""
+
+
+def _mapping(loader: Any, node: Any) -> dict[Any, Any]:
+    out: dict[Any, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, (str, int, float)) or isinstance(key, bool):
+            raise InputError("key", key, "must be text")
+        if key in out:
+            raise InputError(str(key), "...", "appears twice")
+        out[key] = loader.construct_object(value_node, deep=True)
+    return out
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: loader.construct_scalar(node))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; InputError for anything else, in one line."""
+    try:
+        with path.open("rb") as handle:
+            raw = handle.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError("file", str(path), error.strerror or "cannot be read") from None
+    if len(raw) > _MAX_BYTES:
+        raise InputError("file", str(path), "is larger than 4 MB, which no configuration needs")
+    return parse_yaml(raw, str(path))
+
+
+def parse_yaml(raw: bytes, name: str) -> dict[str, Any]:
+    """The mapping in YAML text called ``name`` in messages."""
+    try:
+        text = raw.decode("utf-8")
+        depth = 0
+        for event in yaml.parse(text, Loader=_Base):
+            if isinstance(event, yaml.AliasEvent):
+                raise InputError("file", name, "holds a YAML alias (*name), which is not accepted")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MAX_DEPTH:
+                raise InputError("file", name, f"is nested deeper than {_MAX_DEPTH} levels")
+        data = yaml.load(text, Loader=_Loader)
+    except UnicodeDecodeError:
+        raise InputError("file", name, "is not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        raise InputError("file", name, f"is not plain YAML ({_short(error)})") from None
+    if not isinstance(data, dict):
+        raise InputError("file", name, "must hold a mapping at the top")
+    _refuse_interpolation(data, "")
+    return data
+
+
+def check_keys(data: object, path: str, known: Collection[str], required: Collection[str] = ()) -> Mapping[str, Any]:
+    """``data`` if it is a mapping with only ``known`` keys and all ``required`` ones."""
+    if not isinstance(data, Mapping):
+        raise InputError(path, data, "must be a mapping")
+    for key in data:
+        if key not in known:
+            raise InputError(_join(path, key), data[key], f"unknown key{suggest(str(key), known)}")
+    for key in required:
+        if data.get(key) is None:
+            raise InputError(_join(path, key), None, "is required")
+    return data
+
+
+def suggest(word: str, known: Collection[str]) -> str:
+    """``'; did you mean ...?'``, or the choices when nothing is near."""
+    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; choose from {', '.join(sorted(known)[:12])}" if known else ""
+
+
+def get_text(data: Mapping[str, Any], path: str, key: str) -> str | None:
+    """Text or null at ``key``."""
+    value = data.get(key)
+    if value is not None and not isinstance(value, str):
+        raise InputError(_join(path, key), value, "must be text or null")
+    return value
+
+
+def get_number(data: Mapping[str, Any], path: str, key: str) -> float | None:
+    """A finite number or null at ``key``."""
+    value = data.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InputError(_join(path, key), value, "must be a finite number or null")
+    return float(value)
+
+
+def get_list(data: Mapping[str, Any], path: str, key: str, build: Callable[[Any, str], T]) -> tuple[T, ...]:
+    """Every item of the list at ``key`` through ``build(item, path)``; a missing list is empty."""
+    value = data.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise InputError(_join(path, key), value, "must be a list")
+    return tuple(build(item, f"{_join(path, key)}[{i}]") for i, item in enumerate(value))
+
+
+def within(path: str, build: Callable[[], T]) -> T:
+    """``build()``, with ``path`` put before the field of an InputError it raises."""
+    try:
+        return build()
+    except InputError as error:
+        raise InputError(_join(path, error.field), error.value, error.rule) from None
+
+
+def _join(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _refuse_interpolation(value: object, path: str) -> None:
+    if isinstance(value, str) and "${" in value:
+        raise InputError(path, value, "interpolation is not accepted, write the value itself")
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _refuse_interpolation(key, path)
+            _refuse_interpolation(item, _join(path, key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            _refuse_interpolation(item, f"{path}[{i}]")
+
+
+def _short(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or type(error).__name__
+    return f"line {mark.line + 1}: {problem}" if mark is not None else str(problem)

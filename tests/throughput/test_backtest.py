@@ -1,0 +1,123 @@
+"""The back-test: folds, the simple rule, and the goals on the shipped series."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from eagle_speedup.errors import InputError
+from eagle_speedup.throughput import load_calibration
+from eagle_speedup.throughput.backtest import backtest, flagged_series, folds, load_series, series_of, summarise
+
+SERIES = """
+schema_version: 1
+series:
+- id: s-one
+  kind: throughput
+  engine: e
+  target_model: m
+  dataset: one
+  drafter: d
+  baseline: [{batch: 1, output_tok_s: 100.0}]
+  points:
+  - {batch: 1, k: 2, topk: 1, al: 2.0, output_tok_s: 160.0}
+  - {batch: 1, k: 4, topk: 1, al: 2.4, output_tok_s: 160.0}
+  - {batch: 1, k: 6, topk: 1, al: 2.6, output_tok_s: 148.5714}
+  - {batch: 1, k: 8, topk: 1, al: null, output_tok_s: 120.0}
+- id: s-two
+  kind: throughput
+  engine: e
+  target_model: m
+  dataset: two
+  baseline: [{batch: 1, output_tok_s: 90.0}]
+  points:
+  - {batch: 1, k: 2, topk: 1, al: 1.8, output_tok_s: 129.6}
+- id: s-three
+  kind: al_vs_depth
+  target_model: m
+  points: [{k: 3, topk: 1, al: 2.6}]
+"""
+
+
+@pytest.fixture
+def series(tmp_path):
+    path = tmp_path / "series.yaml"
+    path.write_text(SERIES)
+    return load_series(path)
+
+
+def test_series_without_baseline_or_accept_length_are_left_out(series):
+    assert [s.id for s in series] == ["s-one", "s-two"]
+    assert [len(s.rows) for s in series] == [3, 1]
+    assert series[0].node == series[1].node
+
+
+def test_folds_of_each_protocol(series):
+    found = [(p, len(known), len(wanted)) for p, known, wanted in folds(series)]
+    assert found.count(("A", 3, 1)) == 1 and found.count(("A", 1, 1)) == 1
+    assert found.count(("B", 2, 1)) == 3
+    assert found.count(("one", 1, 2)) == 3
+    assert not [f for f in found if f[0] == "C"]
+
+
+def test_simple_rule_by_hand(series):
+    predictions = {(p.protocol, p.row.point.workload, p.row.point.depth): p for p in backtest(series)}
+    # c at depth 2 is 2.0 * 100 / 160 = 1.25 on one, so two gets 1.8 * 90 / 1.25
+    assert predictions["A", "two", 2].rule == pytest.approx(129.6)
+    # c = 1.25, 1.5, 1.75 at depths 2, 4, 6: affine, so interpolation is exact
+    assert predictions["B", "one", 4].rule == pytest.approx(160.0, rel=1e-6)
+    assert predictions["B", "one", 6].rule == pytest.approx(148.5714, rel=1e-6)
+    assert predictions["A", "two", 2].value == pytest.approx(129.6, rel=0.06)
+
+
+def test_summary_by_hand(series):
+    (prediction,) = [p for p in backtest(series, ("A",)) if p.row.point.workload == "two"]
+    summary = summarise([prediction])
+    assert summary.n == 1
+    assert summary.median == pytest.approx(abs(prediction.value / 129.6 - 1))
+    assert summary.regret == 0.0
+
+
+def test_a_contradiction_flags_every_series_of_the_node(series, tmp_path):
+    assert flagged_series(series) == {}
+    path = tmp_path / "bad.yaml"
+    path.write_text(SERIES.replace("al: 1.8, output_tok_s: 129.6", "al: 1.8, output_tok_s: 260.0"))
+    assert set(flagged_series(load_series(path))) == {"s-one", "s-two"}
+
+
+def test_not_a_series_file(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("- 1")
+    with pytest.raises(InputError, match="must be a YAML file with a list under 'series'"):
+        load_series(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol", "median", "p90"),
+    [
+        ("llama_3_1_8b_h200", "A", 0.025, 0.05),
+        ("llama_3_1_8b_h200", "B", 0.02, 0.04),
+        ("qwen3_235b_a22b_h200", "B", 0.06, 0.12),
+        ("kimi_k2_6_rtx_pro_6000_dcp1", "C", 0.05, 0.12),
+        ("kimi_k2_6_rtx_pro_6000_dcp2", "C", 0.05, 0.12),
+    ],
+)
+def test_goals_on_shipped_series(name, protocol, median, p90):
+    summary = summarise(backtest(series_of(load_calibration(name)), (protocol,)))
+    assert summary.median <= median
+    assert summary.p90 <= p90
+    assert summary.coverage >= 0.75
+    assert summary.regret <= 0.02
+
+
+def test_the_benchmark_prints_a_table(series, tmp_path, capsys):
+    path = Path(__file__).parents[2] / "benchmarks" / "backtest.py"
+    spec = importlib.util.spec_from_file_location("benchmark_backtest", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.main([str(tmp_path / "series.yaml")])
+    out = capsys.readouterr().out
+    assert "2 series with baseline and accept length, 0 of them flagged" in out
+    assert "| A: another data set or drafter | 2 |" in out
+    assert module.main([str(tmp_path / "missing.yaml")]) == 2

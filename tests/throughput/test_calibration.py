@@ -1,0 +1,152 @@
+"""Calibration files: what is read, what is refused, and the fingerprint."""
+
+import dataclasses
+
+import pytest
+
+from eagle_speedup.errors import InputError
+from eagle_speedup.throughput import (
+    Calibration,
+    MeasuredPoint,
+    Prior,
+    calibration_names,
+    load_calibration,
+    load_node,
+    load_verifier,
+    save_calibration,
+)
+from eagle_speedup.throughput.specs import config_names
+
+GOOD = """
+name: mine
+points:
+- {depth: 0, tok_s: 90.0}
+- {depth: 3, tok_s: 120.0, accept_length: 2.3}
+"""
+
+
+def write(tmp_path, text):
+    path = tmp_path / "calibration.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD.replace("points", "pionts"), "pionts = [{'depth': 0, 'tok_s': 90.0}, {'depth': 3, 'tok_s': 120.0, "),
+        (GOOD.replace("accept_length", "accept_lenght"), "points[1].accept_lenght = 2.3: unknown key; did you mean"),
+        (GOOD.replace("90.0", "fast"), "points[0].tok_s = 'fast': must be a finite number > 0"),
+        (GOOD.replace("90.0", ".nan"), "points[0].tok_s = nan: must be a finite number > 0"),
+        (GOOD.replace("90.0", "-90.0"), "points[0].tok_s = -90.0: must be a finite number > 0"),
+        (GOOD.replace("depth: 0, ", ""), "points[0].depth = None: is required (null = not recorded)"),
+        (GOOD.replace("name: mine", ""), "name = None: is required"),
+        ("name: mine\npoints: []\n", "points = []: must hold at least one measured point"),
+        ("name: mine\npoints: 3\n", "points = 3: must be a list"),
+        (GOOD + "engine: ${oc.env:HOME}\n", "engine = '${oc.env:HOME}': interpolation is not accepted"),
+        (GOOD + "engine: !!python/object/apply:os.system [id]\n", "file = "),
+        (GOOD + "engine: &a vllm\nverifier: *a\n", "file = "),
+        (GOOD + "name: again\n", "name = '...': appears twice"),
+        (GOOD + "schema: other/9\n", "schema = 'other/9': must be 'eagle-speedup/calibration/1'"),
+        (GOOD + "engine: [1]\n", "engine = [1]: must be text or null"),
+        (GOOD + "prior: {noise: 0}\n", "prior.noise = 0: must be a finite number > 0"),
+        (GOOD + "simple_models: {x: {kind: magic}}\n", "simple_models.x.kind = 'magic': must be one of linear_breakev"),
+        ("- 1\n- 2\n", "file = "),
+        ("a: [\n", "file = "),
+        (b"\x00\xff\x00", "file = "),
+        ("x: " + "[" * 60 + "]" * 60, "file = "),
+    ],
+)
+def test_refusals_are_one_line_with_path_value_and_rule(tmp_path, text, message):
+    with pytest.raises(InputError) as error:
+        load_calibration(write(tmp_path, text))
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_name_suggests_the_nearest():
+    with pytest.raises(InputError, match="unknown name; did you mean 'kimi_k2_5_origin'"):
+        load_calibration("kimi_k25_origin")
+
+
+def test_missing_file_and_wrong_type():
+    with pytest.raises(InputError, match="No such file"):
+        load_calibration("/nowhere/x.yaml")
+    with pytest.raises(InputError, match="must be a name, a path or a Calibration"):
+        load_calibration(3)  # type: ignore[arg-type]
+
+
+def test_round_trip_and_fingerprint(tmp_path):
+    calibration = load_calibration(write(tmp_path, GOOD))
+    again = load_calibration(save_calibration(calibration, tmp_path / "again.yaml"))
+    assert again == calibration
+    assert again.fingerprint == calibration.fingerprint
+    turned = dataclasses.replace(calibration, points=calibration.points[::-1])
+    assert turned.fingerprint == calibration.fingerprint
+    assert turned.model.fingerprint == calibration.model.fingerprint
+    retitled = dataclasses.replace(calibration, title="another title")
+    assert retitled.fingerprint == calibration.fingerprint
+    other_engine = dataclasses.replace(calibration, engine="vllm")
+    assert other_engine.fingerprint != calibration.fingerprint
+    more = dataclasses.replace(calibration, points=(*calibration.points, MeasuredPoint(5, 121.0, 2.6)))
+    assert more.fingerprint != calibration.fingerprint
+
+
+@pytest.mark.parametrize("name", calibration_names())
+def test_every_shipped_calibration_loads_fits_and_names_its_sources(name):
+    calibration = load_calibration(name)
+    assert calibration.name == name
+    assert calibration.sources
+    assert all(p.source for p in calibration.points)
+    if calibration.node is not None:
+        assert load_node(calibration.node).name == calibration.node
+    assert calibration.verifier is not None
+    assert load_verifier(calibration.verifier).name == calibration.verifier
+    assert calibration.model.round_ms(3).value > calibration.model.step_ms().value > 0
+
+
+@pytest.mark.parametrize("name", config_names("node"))
+def test_every_node_loads_with_sources(name):
+    node = load_node(name)
+    assert node.name == name and node.gpu_count >= 1
+    for constant in node.constants.values():
+        assert constant.source and constant.unit and constant.kind in ("measured", "specification", "derived")
+    assert 1000 < (node.get("memory_bandwidth_gb_s") or 0) < 10000
+
+
+@pytest.mark.parametrize("name", config_names("verifier"))
+def test_every_verifier_loads_with_sources(name):
+    verifier = load_verifier(name)
+    assert verifier.name == name
+    assert all(constant.source and constant.unit for constant in verifier.constants.values())
+    assert (verifier.get("active_params_b") or 0) <= (verifier.get("total_params_b") or 0)
+
+
+def test_experts_start_from_a_steeper_prior_than_dense_weights():
+    points = load_calibration("kimi_k2_5_origin").points
+    dense = Calibration("x", points, verifier="llama_3_1_8b")
+    experts = Calibration("x", points, verifier="kimi_k2_5")
+    assert dense.effective_prior.elasticity < experts.effective_prior.elasticity
+    assert dense.fingerprint != experts.fingerprint
+    assert Calibration("x", points, verifier="unheard of").effective_prior == Prior()
+    assert Calibration("x", points, verifier="kimi_k2_5", prior=Prior(noise=0.02)).effective_prior.noise == 0.02
+
+
+def test_node_and_verifier_files_are_read_strictly(tmp_path):
+    path = tmp_path / "n.yaml"
+    path.write_text("name: n\ntitle: t\ngpu: g\ngpu_count: 0\ninterconnect: i\n")
+    with pytest.raises(InputError, match="gpu_count = 0: must be a whole number >= 1"):
+        load_node(path)
+    path.write_text(
+        "name: n\ntitle: t\nmoe: true\nconstants: {layer: {value: 1, unit: x, kind: measured, source: s}}\n"
+    )
+    with pytest.raises(InputError, match=r"constants.layer = .*: unknown key; did you mean 'layers'"):
+        load_verifier(path)
+    path.write_text("name: n\ntitle: t\nmoe: true\nconstants: {layers: {value: 1, unit: x, kind: guess, source: s}}\n")
+    with pytest.raises(InputError, match=r"constants.layers.kind = 'guess': must be one of measured, specification"):
+        load_verifier(path)
+
+
+def test_loading_a_calibration_object_gives_it_back(tmp_path):
+    calibration = load_calibration(write(tmp_path, GOOD))
+    assert load_calibration(calibration) is calibration

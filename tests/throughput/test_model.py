@@ -1,0 +1,141 @@
+"""The throughput model: fits, intervals, decisions."""
+
+import itertools
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eagle_speedup.errors import InputError
+from eagle_speedup.estimate import Estimate
+from eagle_speedup.throughput import MeasuredPoint, calibrate
+
+# vllm-project/vllm#20780: Llama-3.1-8B, batch 1, MT-Bench, no speculation 7.07 ms per token
+DEPTHS = (2, 3, 4, 5, 6, 7)
+ACCEPT_LENGTH = (2.36, 2.79, 3.08, 3.32, 3.46, 3.54)
+TOKEN_MS = (4.32, 4.09, 4.05, 4.13, 4.2, 4.29)
+BASELINE = MeasuredPoint(0, 1000 / 7.07)
+POINTS = tuple(
+    MeasuredPoint(d, 1000 / t, accept_length=a) for d, a, t in zip(DEPTHS, ACCEPT_LENGTH, TOKEN_MS, strict=True)
+)
+BY_DEPTH = dict(zip(DEPTHS, ACCEPT_LENGTH, strict=True))
+
+
+@pytest.mark.parametrize(("points", "worst"), [(POINTS, 0.022), ((POINTS[0], POINTS[5]), 0.045)])
+def test_published_depth_sweep_is_reproduced(points, worst):
+    model = calibrate([BASELINE, *points])
+    for d, a, t in zip(DEPTHS, ACCEPT_LENGTH, TOKEN_MS, strict=True):
+        answer = model.tok_s(a, d)
+        assert answer.value == pytest.approx(1000 / t, rel=worst)
+        assert answer.lo <= 1000 / t <= answer.hi
+    served = dict(zip(DEPTHS, TOKEN_MS, strict=True))
+    assert served[model.best_depth(BY_DEPTH)] <= 1.02 * min(TOKEN_MS)
+
+
+def test_published_speedups():
+    model = calibrate([BASELINE, *POINTS])
+    got = [model.speedup(a, d).value for d, a in BY_DEPTH.items()]
+    assert got == pytest.approx([1.637, 1.729, 1.746, 1.712, 1.683, 1.648], rel=0.022)
+
+
+def test_more_points_narrow_the_interval():
+    widths = [calibrate([BASELINE, *POINTS[:n]]).tok_s(3.3, 5).half_width for n in (0, 1, 2, 6)]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > 5 * widths[3]
+
+
+def test_one_wild_point_moves_the_fit_little_and_is_named():
+    wild = MeasuredPoint(4, 2 * 1000 / 4.05, accept_length=3.08)
+    clean, dirty = calibrate([BASELINE, *POINTS]), calibrate([BASELINE, *POINTS, wild])
+    assert dirty.round_ms(4).value == pytest.approx(clean.round_ms(4).value, rel=0.03)
+    assert [w for w in dirty.warnings if w.startswith("outlier: depth 4, batch 1")]
+    assert not [w for w in clean.warnings if w.startswith("outlier")]
+
+
+def test_unused_points_and_missing_baseline_are_said():
+    model = calibrate([POINTS[0], MeasuredPoint(3, 240.0)])
+    assert "1 point(s) without accept_length and step_ms were not used" in model.warnings
+    assert any(w.startswith("no baseline") for w in model.warnings)
+
+
+def test_step_ms_needs_no_accept_length():
+    model = calibrate([MeasuredPoint(0, None, step_ms=10.0), MeasuredPoint(3, None, step_ms=16.0)])
+    assert model.round_ms(3).value == pytest.approx(16.0, rel=0.02)
+    assert model.breakeven(3).value == pytest.approx(1.6, rel=0.03)
+
+
+def test_slow_rounds_mean_do_not_speculate():
+    model = calibrate([MeasuredPoint(0, 222.47), MeasuredPoint(3, 159.78, accept_length=1.86)])
+    assert model.best_depth({3: 1.86, 7: 2.0}) == 0
+    assert model.speedup(1.86, 3).hi < 1
+
+
+def test_draws_agree_with_the_estimates_and_repeat():
+    model = calibrate([BASELINE, *POINTS[:2]])
+    rounds, steps = model.round_draws([1, 5], n=2000)
+    again, _ = model.round_draws([1, 5], n=2000)
+    assert rounds.shape == (2000, 2) and steps.shape == (2000,)
+    np.testing.assert_array_equal(rounds, again)
+    assert np.median(rounds[:, 1]) == pytest.approx(model.round_ms(5).value, rel=0.02)
+    apart = np.std(np.log(rounds[:, 1] / rounds[:, 0]))
+    assert apart < np.hypot(*np.std(np.log(rounds), axis=0)) * 1.5
+
+
+def test_uncertain_accept_length_widens_tok_s():
+    model = calibrate([BASELINE, *POINTS])
+    sure, unsure = model.tok_s(3.0, 4), model.tok_s(Estimate(3.0, 2.6, 3.4), 4)
+    assert sure.value == unsure.value
+    assert unsure.half_width > 1.5 * sure.half_width
+
+
+def test_range_warnings():
+    model = calibrate([BASELINE, *POINTS])
+    assert model.range_warnings(4) == ()
+    assert model.range_warnings(9) == ("depth 9 is outside the calibrated range 2..7",)
+    assert model.range_warnings(4, batch=8) == ("batch 8 is outside the calibrated range 1..1",)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m.tok_s(0.5, 3), "accept_length = 0.5: must be a finite number >= 1 (bonus token included)"),
+        (lambda m: m.tok_s("x", 3), "accept_length = 'x': must be a finite number >= 1 (bonus token included)"),
+        (lambda m: m.round_ms(-1), "depth = -1: must be a whole number >= 0"),
+        (lambda m: m.round_ms(3, batch=0), "batch = 0: must be a whole number >= 1"),
+        (lambda m: m.step_ms(context_tokens=-5), "context_tokens = -5: must be a number >= 0 or null"),
+        (lambda m: calibrate([]), "points = 0: must hold a baseline, or a point with accept_length or step_ms"),
+        (lambda m: calibrate(cast(Any, [3])), "points[0] = 3: must be a MeasuredPoint"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(InputError) as error:
+        call(calibrate([BASELINE]))
+    assert str(error.value) == message
+
+
+point = st.builds(
+    lambda depth, rate, share, batch: MeasuredPoint(
+        depth, rate, accept_length=1 + share * depth if depth else None, batch=batch
+    ),
+    st.integers(0, 8),
+    st.floats(5.0, 5000.0),
+    st.floats(0.0, 1.0),
+    st.sampled_from([1, 2, 8, 64]),
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(point, min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_any_points_give_positive_ordered_monotone_answers(points, random):
+    model = calibrate(points)
+    turned = list(points)
+    random.shuffle(turned)
+    assert calibrate(turned).fingerprint == model.fingerprint
+    answers = [model.tok_s(a, 5, batch=8) for a in (1.0, 2.0, 3.5, 6.0)]
+    for lower, higher in itertools.pairwise(answers):
+        assert 0 < lower.value < higher.value
+    for answer in (*answers, model.round_ms(3), model.step_ms(4), model.breakeven(2)):
+        assert 0 < answer.lo <= answer.value <= answer.hi < np.inf
+    assert model.round_ms(7).value > model.round_ms(1).value > model.step_ms().value

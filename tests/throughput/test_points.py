@@ -1,0 +1,57 @@
+"""MeasuredPoint: derived times and refusals."""
+
+import math
+
+import pytest
+
+from eagle_speedup.errors import InputError
+from eagle_speedup.throughput import MeasuredPoint
+
+
+def test_derived_times_of_a_chain():
+    point = MeasuredPoint(depth=3, tok_s=122.0, accept_length=2.278)
+    assert point.round_ms == pytest.approx(18.672, abs=5e-4)  # 1000 * 2.278 / 122
+    assert point.token_ms == pytest.approx(8.1967, abs=5e-5)
+    assert point.nodes == 4
+
+
+def test_per_user_figures_are_scaled_to_the_batch():
+    total = MeasuredPoint(depth=0, tok_s=800.0, batch=8)
+    assert MeasuredPoint(depth=0, tok_s=100.0, batch=8, per_user=True).round_ms == total.round_ms == 10.0
+
+
+def test_tree_verifies_its_nodes_and_a_chain_depth_plus_one():
+    assert MeasuredPoint(depth=5, tok_s=1.0, topk=3, num_draft_tokens=6).nodes == 6
+    assert MeasuredPoint(depth=2, tok_s=1.0, num_draft_tokens=2).nodes == 3  # some engines leave the root out
+
+
+def test_step_ms_wins_over_tok_s():
+    assert MeasuredPoint(depth=3, tok_s=100.0, accept_length=2.0, step_ms=15.0).round_ms == 15.0
+    assert MeasuredPoint(depth=3, tok_s=100.0).round_ms is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"depth": -1}, "depth = -1: must be a whole number >= 0 or null"),
+        ({"depth": 2.5}, "depth = 2.5: must be a whole number >= 0 or null"),
+        ({"tok_s": "fast"}, "tok_s = 'fast': must be a finite number > 0"),
+        ({"tok_s": math.nan}, "tok_s = nan: must be a finite number > 0"),
+        ({"tok_s": -3.0}, "tok_s = -3.0: must be a finite number > 0"),
+        ({"tok_s": 0}, "tok_s = 0: must be a finite number > 0"),
+        ({"tok_s": True}, "tok_s = True: must be a finite number > 0"),
+        ({"tok_s": None}, "tok_s = None: must be given unless step_ms is"),
+        ({"batch": 0}, "batch = 0: must be a whole number >= 1"),
+        ({"accept_length": 0.5}, "accept_length = 0.5: must be a number >= 1 (bonus token included) or null"),
+        ({"accept_length": 4.5}, "accept_length = 4.5: must be at most depth + 1 = 4"),
+        ({"depth": 0, "accept_length": 2.0}, "accept_length = 2.0: must be 1 or null at depth 0 (no speculation)"),
+        ({"topk": 2}, "num_draft_tokens = None: must be given for a tree (topk > 1)"),
+        ({"context_tokens": -1}, "context_tokens = -1: must be a number >= 0 or null"),
+        ({"per_user": 1}, "per_user = 1: must be true or false"),
+        ({"workload": 3}, "workload = 3: must be text or null"),
+    ],
+)
+def test_refusals(fields, message):
+    with pytest.raises(InputError) as error:
+        MeasuredPoint(**{"depth": 3, "tok_s": 100.0, **fields})
+    assert str(error.value) == message
