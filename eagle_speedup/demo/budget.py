@@ -1,0 +1,136 @@
+"""From minutes and this machine's speed to how much of everything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .machine import Machine
+from .settings import Settings
+
+__all__ = ["Clock", "Plan", "StepBudget", "make_plan", "step_budget"]
+
+_ROUND_COST = 1.35  # a round over a plain step, for planning only
+_ACCEPT_LENGTH = 1.4  # likewise
+_EARLY_ACCEPT_LENGTH = 1.2  # likewise, of the checkpoint that is calibrated on
+_FEATURE_SLACK = 0.8  # soft targets and storing cost something beside the prefill that was timed
+_MEMORY_SHARE = 0.35  # of the free memory above the least: what the features may take
+
+
+class Clock:
+    """Seconds of the run, those before an interruption included."""
+
+    def __init__(self, spent_s: float = 0.0, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._start = now, now() - spent_s
+
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return self._now() - self._start
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much of everything; a value."""
+
+    total_s: float
+    """The whole budget."""
+    held_out: int
+    """Answers to hold out."""
+    timed: int
+    """Of these, how many are timed at the end; 0 without decoding."""
+    calibration_answers: int
+    """Of those, how many the calibration decodes; 0 without decoding."""
+    conversations: int
+    """Training conversations to use, from the start of the shipped list."""
+    features_s: float
+    """Seconds the features may take; what is done by then is used."""
+    warm_up_s: float
+    """Seconds of training before the calibration."""
+    train_until_s: float
+    """Elapsed seconds at which training must end."""
+
+
+def make_plan(
+    *,
+    minutes: float,
+    decode: bool,
+    machine: Machine,
+    settings: Settings,
+    max_new: int,
+    lengths: Sequence[int],
+    position_bytes: int,
+) -> Plan:
+    """Deal out the budget.
+
+    Args:
+        minutes: of the whole demo.
+        decode: whether it calibrates and measures.
+        machine: its speeds and free memory.
+        settings: the shares.
+        max_new: tokens of the longest answer.
+        lengths: tokens of every training conversation.
+        position_bytes: size of one position's features.
+    """
+    total, budget, serving, limits = 60 * minutes, settings.budget, settings.serving, settings.held_out
+    token_s = max_new * machine.step_ms / 1000
+    timed_s = token_s * (1 + len(serving.depths) * _ROUND_COST / _ACCEPT_LENGTH)
+    calibration_s = token_s * (1 + len(serving.calibration_depths) * _ROUND_COST / _EARLY_ACCEPT_LENGTH)
+    checked_s = max_new / _ACCEPT_LENGTH * sum(depth + 1 for depth in serving.depths) / machine.positions_s
+    timed = _within(budget.measurement_share * total / timed_s, limits.least_timed, limits.most)
+    held_out = _within(timed + budget.checking_share * total / checked_s, limits.least, limits.most)
+    calibration = _within(budget.calibration_share * total / calibration_s, serving.calibration_groups, timed)
+    positions = budget.features_share * total * machine.positions_s * _FEATURE_SLACK
+    memory = (machine.memory_gb - settings.machine.least_memory_gb) * 1e9 * _MEMORY_SHARE
+    measurement_s = timed * timed_s + (held_out - timed) * checked_s
+    return Plan(
+        total_s=total,
+        held_out=held_out if decode else limits.most,
+        timed=timed if decode else 0,
+        calibration_answers=calibration if decode else 0,
+        conversations=_fitting(lengths, min(positions, memory / position_bytes)),
+        features_s=1.5 * budget.features_share * total,
+        warm_up_s=budget.warm_up_share * total,
+        train_until_s=total - budget.reserve_s - (measurement_s if decode else 0.0),
+    )
+
+
+def _within(value: float, least: int, most: int) -> int:
+    return min(max(int(value), least), most)
+
+
+@dataclass(frozen=True)
+class StepBudget:
+    """Optimiser steps of the main fit."""
+
+    last_step: int
+    """Where it ends, the first steps included: a multiple of ``interval``."""
+    interval: int
+    """Steps between two validations."""
+
+
+def step_budget(*, done: int, step_s: float, validation_s: float, seconds: float, every_s: float) -> StepBudget:
+    """As many steps as fit, with a validation at the very end.
+
+    Args:
+        done: steps already done.
+        step_s: seconds a step.
+        validation_s: seconds a validation.
+        seconds: of the fit, validations included.
+        every_s: wanted seconds of training between validations.
+    """
+    interval = max(1, round(min(every_s, max(seconds, 0.0) / 2) / step_s))
+    share = interval * step_s / (interval * step_s + validation_s)
+    last = done + int(max(seconds, 0.0) * share / step_s)
+    # At least two validations beyond what is done, or there is nothing to compare.
+    return StepBudget(max(last // interval, done // interval + 2) * interval, interval)
+
+
+def _fitting(lengths: Sequence[int], positions: float) -> int:
+    """How many of the first conversations fit; at least a few."""
+    total = 0
+    for count, length in enumerate(lengths):
+        total += length
+        if total > positions:
+            return max(count, min(16, len(lengths)))
+    return len(lengths)

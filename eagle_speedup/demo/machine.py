@@ -1,0 +1,153 @@
+"""What this machine can do: free memory, threads that are really ours, kernels, speed of the verifier."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..eagle3.linear import ranked_kernels
+from ..eagle3.verifier import LlamaVerifier
+from ..errors import InputError
+from .settings import MachineSettings
+
+__all__ = ["Machine", "busy_note", "check_memory", "free_memory_gb", "inspect_machine", "is_busy", "kernel_note"]
+
+_CONTEXT = 96  # tokens of context in the probes, about what an answer's middle has
+_PREFILL = 512
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Measured at the start of a run."""
+
+    memory_gb: float
+    """Free memory."""
+    threads: int
+    """Threads that PyTorch uses from here on."""
+    kernels: tuple[str, ...]
+    """Few-row kernels that work here, fastest first."""
+    step_ms: float
+    """One plain decoding step, batch 1."""
+    positions_s: float
+    """Positions a second that the verifier reads in bulk (prefill)."""
+    notes: tuple[str, ...] = ()
+    """What the user should know, in plain sentences."""
+
+
+def free_memory_gb(meminfo: Path = Path("/proc/meminfo")) -> float:
+    """Free memory in GB (1e9 bytes); infinite where the system does not say."""
+    try:
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024 / 1e9
+    except OSError:
+        pass
+    return float("inf")
+
+
+def check_memory(free_gb: float, settings: MachineSettings) -> str | None:
+    """A note where memory is scarce; InputError where it can not be enough."""
+    if free_gb < settings.least_memory_gb:
+        rule = f"must be at least {settings.least_memory_gb:g} GB; close other programs and try again"
+        raise InputError("free memory", f"{free_gb:.1f} GB", rule)
+    if free_gb < settings.low_memory_gb:
+        return f"only {free_gb:.1f} GB of memory are free: the training set is cut to what fits"
+    return None
+
+
+def is_busy(seconds: Sequence[float], factor: float) -> bool:
+    """Whether a forward pass took ``factor`` times the best of the first three, twice or more.
+
+    A neighbour on our cores makes every multi-threaded operation wait for the thread that lost its core: a few passes
+    then take ten times longer. One slow pass alone is a hiccup.
+    """
+    best = min(seconds[:3])
+    return sum(s > factor * best for s in seconds) >= 2
+
+
+def kernel_note(kernels: Sequence[str]) -> str | None:
+    """A note where no packed kernel beats the plain one: verifying several tokens then costs several steps."""
+    if kernels[0] != "plain":
+        return None
+    why = "work on this machine" if len(kernels) == 1 else "are faster than it"
+    consequence = "plain ones are used, and speculation may be a slow-down here"
+    return f"no packed few-row kernels (oneDNN, FBGEMM) {why}: {consequence}"
+
+
+def inspect_machine(verifier: LlamaVerifier, settings: MachineSettings, memory_gb: float) -> Machine:
+    """Time the verifier, fall back to one thread where the cores are not ours, and collect the notes."""
+    notes = [note for note in (check_memory(memory_gb, settings), kernel_note(ranked_kernels())) if note]
+    step, threads = _stepper(verifier), torch.get_num_threads()
+    seconds = timed(step, settings.probes)
+    if threads > 1:
+        torch.set_num_threads(1)
+        alone = timed(step, settings.probes)
+        note = busy_note(seconds, alone, settings.busy_factor)
+        if note is None:
+            torch.set_num_threads(threads)
+        else:
+            notes.append(note)
+            seconds = alone
+    return Machine(
+        memory_gb=memory_gb,
+        threads=torch.get_num_threads(),
+        kernels=tuple(ranked_kernels()),
+        step_ms=1000 * _median(seconds),
+        positions_s=_PREFILL / _median(timed(_prefiller(verifier), 3)),
+        notes=tuple(notes),
+    )
+
+
+def busy_note(seconds: Sequence[float], alone: Sequence[float], factor: float) -> str | None:
+    """A note where another program has our cores, so that one thread is the better choice.
+
+    Args:
+        seconds: of forward passes with all threads.
+        alone: of forward passes with one thread.
+        factor: see `is_busy`.
+    """
+    if is_busy(seconds, factor):
+        seen = f"a forward pass took {1000 * max(seconds):.0f} ms, the best {1000 * min(seconds):.0f} ms"
+    elif _median(seconds) > 1.1 * _median(alone):
+        seen = f"a forward pass takes {1000 * _median(seconds):.0f} ms, with one thread {1000 * _median(alone):.0f} ms"
+    else:
+        return None
+    return f"another program uses this machine's cores ({seen}): one thread from here on, and figures will scatter"
+
+
+def _median(seconds: Sequence[float]) -> float:
+    return sorted(seconds)[len(seconds) // 2]
+
+
+def timed(call: Callable[[], object], times: int) -> list[float]:
+    """Seconds of each of several calls, after one that does not count."""
+    call()
+    out = []
+    for _ in range(times):
+        start = time.perf_counter()
+        call()
+        out.append(time.perf_counter() - start)
+    return out
+
+
+def _stepper(verifier: LlamaVerifier) -> Callable[[], object]:
+    cache = verifier.new_cache(1, _CONTEXT + 1)
+    verifier.forward(torch.ones(1, _CONTEXT, dtype=torch.long), cache, logits="none")
+    token = torch.ones(1, 1, dtype=torch.long)
+
+    def step() -> None:
+        cache.rollback(min(_CONTEXT, cache.lengths[0]))
+        verifier.forward(token, cache)
+
+    return step
+
+
+def _prefiller(verifier: LlamaVerifier) -> Callable[[], object]:
+    length = min(_PREFILL // 4, verifier.config.max_positions)
+    ids = torch.ones(_PREFILL // length, length, dtype=torch.long)
+    last = verifier.config.layers - 1  # nothing deeper than the deepest tap would be computed
+    return lambda: verifier.forward(ids, verifier.new_cache(*ids.shape), taps=(last,), logits="none")

@@ -1,0 +1,181 @@
+"""Serving by real decoding, timed."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..eagle3.data import Conversation
+from ..eagle3.decoder import DecodeResult, greedy_decode, speculative_decode
+from ..eagle3.engine import DraftEngine
+from ..eagle3.verifier import LlamaVerifier
+from ..errors import InputError
+
+__all__ = ["BatchDecode", "Served", "Totals", "check", "decoder", "prompts_of", "serve", "total"]
+
+BatchDecode = Callable[[Sequence[int], int], DecodeResult]
+"""Decode some held-out answers as one batch at a draft depth (0 = plain)."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """One answer, decoded once at one depth."""
+
+    answer: int
+    """Index of the held-out answer."""
+    depth: int
+    """Draft tokens a round; 0 = plain decoding."""
+    tokens: int
+    """Decoded tokens: all but the first, which prefill makes."""
+    rounds: int
+    """Verifier calls after prefill (one a token in plain decoding)."""
+    seconds: float
+    """Of those rounds alone; prefill is not timed. NaN where it was decoded in a batch."""
+    ids: tuple[int, ...]
+    """The whole answer."""
+
+    @classmethod
+    def of(cls, answer: int, result: DecodeResult) -> Served:
+        """From a run of the decoder on one prompt."""
+        return cls(answer, result.depth, result.tokens, result.steps, result.seconds, tuple(result.answers[0].ids))
+
+    @classmethod
+    def of_batch(cls, answers: Sequence[int], result: DecodeResult) -> list[Served]:
+        """From a speculative run on several prompts."""
+        pairs = zip(answers, result.answers, strict=True)
+        return [cls(i, result.depth, len(a.ids) - 1, a.rounds, math.nan, tuple(a.ids)) for i, a in pairs]
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over answers at one depth."""
+
+    tokens: int
+    rounds: int
+    seconds: float
+
+    @property
+    def accept_length(self) -> float:
+        """Tokens a round: a ratio of sums."""
+        return self.tokens / self.rounds
+
+    @property
+    def round_ms(self) -> float:
+        """Milliseconds a round."""
+        return 1000 * self.seconds / self.rounds
+
+    @property
+    def tok_s(self) -> float:
+        """Tokens a second."""
+        return self.tokens / self.seconds
+
+
+def prompts_of(conversations: Sequence[Conversation]) -> list[list[int]]:
+    """The prompts of one-turn conversations."""
+    return [c.ids[: c.spans[0][0]] for c in conversations]
+
+
+def decoder(
+    verifier: LlamaVerifier, engine: DraftEngine, prompts: Sequence[Sequence[int]], *, max_new: int, eos_id: int
+) -> BatchDecode:
+    """The real decoder."""
+
+    def decode(answers: Sequence[int], depth: int) -> DecodeResult:
+        chosen = [prompts[i] for i in answers]
+        if depth == 0:
+            return greedy_decode(verifier, chosen, max_new=max_new, eos_id=eos_id)
+        return speculative_decode(verifier, engine, chosen, depth=depth, max_new=max_new, eos_id=eos_id)
+
+    return decode
+
+
+def serve(
+    decode: BatchDecode,
+    answers: Sequence[int],
+    depths: Sequence[int],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    go_on: Callable[[int], bool] = lambda answers: True,
+) -> tuple[Served, ...]:
+    """Decode every answer at every depth, interleaved: one prompt at all depths, then the next.
+
+    Noise of the machine then hits all depths alike; the order of the depths turns from prompt to prompt, so that none
+    is always first. Every depth runs once beforehand without being counted, and the garbage collector is off meanwhile.
+
+    Args:
+        decode: does it.
+        answers: which.
+        depths: of drafting; 0 = plain decoding.
+        progress: called with (done, all) answers.
+        go_on: asked with the number of answers done; once it says no, the rest is left out.
+    """
+    for depth in depths:
+        decode([answers[0]], depth)
+    out = []
+    with _no_garbage_collection():
+        for done, answer in enumerate(answers, 1):
+            turn = done % len(depths)
+            for depth in (*depths[turn:], *depths[:turn]):
+                out.append(Served.of(answer, decode([answer], depth)))
+            if progress:
+                progress(done, len(answers))
+            if not go_on(done):
+                break
+    return tuple(out)
+
+
+def check(
+    decode: BatchDecode,
+    answers: Sequence[int],
+    depths: Sequence[int],
+    *,
+    batch: int = 8,
+    progress: Callable[[int, int], None] | None = None,
+    go_on: Callable[[int], bool] = lambda answers: True,
+) -> tuple[Served, ...]:
+    """Decode answers speculatively in batches, for their rounds only: several times cheaper than one at a time.
+
+    Args:
+        decode: does it.
+        answers: which.
+        depths: of drafting, at least 1.
+        batch: answers in a batch.
+        progress: called with (done, all) answers.
+        go_on: asked with the number of answers done; once it says no, the rest is left out.
+    """
+    out: list[Served] = []
+    for begin in range(0, len(answers), batch):
+        part = answers[begin : begin + batch]
+        for depth in depths:
+            out += Served.of_batch(part, decode(part, depth))
+        done = begin + len(part)
+        if progress:
+            progress(done, len(answers))
+        if not go_on(done):
+            break
+    return tuple(out)
+
+
+def total(served: Sequence[Served], depth: int, answers: Sequence[int] | None = None) -> Totals:
+    """Sums at one depth over all answers, or over some.
+
+    Raises:
+        InputError: nothing was decoded there.
+    """
+    chosen = [s for s in served if s.depth == depth and (answers is None or s.answer in answers) and s.tokens]
+    if not chosen:
+        raise InputError("depth", depth, "has no decoded answers")
+    return Totals(sum(s.tokens for s in chosen), sum(s.rounds for s in chosen), sum(s.seconds for s in chosen))
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
