@@ -52,7 +52,7 @@ def machine_calibration(points: Sequence[MeasuredPoint], verifier: str, machine:
         verifier: its name.
         machine: threads and kernels go into the description.
     """
-    processor = f"{platform.machine()} CPU, {machine.threads} threads"
+    processor = f"{platform.machine()} CPU, {machine.decode_threads} thread{'s' if machine.decode_threads > 1 else ''}"
     return Calibration(
         name=NAME,
         title=f"This machine ({processor}), {verifier}, batch 1",

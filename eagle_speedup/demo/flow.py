@@ -14,15 +14,17 @@ from ..projection import project
 from ..throughput import Calibration, load_calibration
 from .budget import Clock
 from .comparing import Comparison
+from .context import Context
 from .environment import quiet
 from .estimators import estimator_rows
 from .folder import Journal, RunFolder, RunState, write_json
 from .machine import check_memory, free_memory_gb
-from .phases import Context, calibrate_machine, first_steps, hold_out, look_around, measure, read_features, train
+from .phases import first_steps, hold_out, look_around, read_features, train
 from .plot import plot_training
 from .prepare import HeldOut
 from .report import Findings, show_report
 from .results import plain_results
+from .serving import calibrate_machine, measure
 from .settings import load_settings
 from .story import Story, clock_text, make_console
 from .subject import Subject
@@ -104,7 +106,9 @@ def _run(run: Context, load_subject: Callable[[], Subject], memory_gb: float) ->
     calibration = calibrate_machine(run, subject, machine, plan, held_out, fit) if run.journal.state.decode else None
     done = train(run, subject, plan, fit, early, calibration)
     drafter = restore(fit.module(1), done.best_checkpoint)
-    comparison = measure(run, subject, plan, held_out, drafter, done, calibration) if calibration is not None else None
+    comparison = (
+        measure(run, subject, machine, plan, held_out, drafter, done, calibration) if calibration is not None else None
+    )
     found = _findings(run, subject, held_out, fit, done, calibration, comparison)
     _report(run, found, calibration)
     return found

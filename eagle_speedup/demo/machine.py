@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +15,21 @@ from ..eagle3.verifier import LlamaVerifier
 from ..errors import InputError
 from .settings import MachineSettings
 
-__all__ = ["Machine", "busy_note", "check_memory", "free_memory_gb", "inspect_machine", "is_busy", "kernel_note"]
+__all__ = [
+    "Machine",
+    "busy_note",
+    "check_memory",
+    "free_memory_gb",
+    "inspect_machine",
+    "is_busy",
+    "kernel_note",
+    "use_threads",
+]
 
 _CONTEXT = 96  # tokens of context in the probes, about what an answer's middle has
+_ROWS = 3  # tokens a step in the probes: between plain decoding and a deep draft
 _PREFILL = 512
+_WORTH_IT = 1.1  # how much faster several threads must be
 
 
 @dataclass(frozen=True)
@@ -28,10 +40,12 @@ class Machine:
     """Free memory."""
     threads: int
     """Threads that PyTorch uses from here on."""
+    decode_threads: int
+    """Threads for decoding one answer at a time: one, unless more are faster, since one waits for no other."""
     kernels: tuple[str, ...]
     """Few-row kernels that work here, fastest first."""
     step_ms: float
-    """One plain decoding step, batch 1."""
+    """One decoding step of a few tokens, batch 1, with ``decode_threads``."""
     positions_s: float
     """Positions a second that the verifier reads in bulk (prefill)."""
     notes: tuple[str, ...] = ()
@@ -81,25 +95,36 @@ def kernel_note(kernels: Sequence[str]) -> str | None:
 def inspect_machine(verifier: LlamaVerifier, settings: MachineSettings, memory_gb: float) -> Machine:
     """Time the verifier, fall back to one thread where the cores are not ours, and collect the notes."""
     notes = [note for note in (check_memory(memory_gb, settings), kernel_note(ranked_kernels())) if note]
-    step, threads = _stepper(verifier), torch.get_num_threads()
-    seconds = timed(step, settings.probes)
-    if threads > 1:
-        torch.set_num_threads(1)
+    all_threads = torch.get_num_threads()
+    step = _stepper(verifier)
+    together = timed(step, settings.probes)
+    with use_threads(1):
         alone = timed(step, settings.probes)
-        note = busy_note(seconds, alone, settings.busy_factor)
-        if note is None:
-            torch.set_num_threads(threads)
-        else:
-            notes.append(note)
-            seconds = alone
+    busy = busy_note(together, alone, settings.busy_factor) if all_threads > 1 else None
+    if busy is not None:
+        notes.append(busy)
+        torch.set_num_threads(1)
+    worth_it = busy is None and _median(alone) > _WORTH_IT * _median(together)
     return Machine(
         memory_gb=memory_gb,
         threads=torch.get_num_threads(),
+        decode_threads=all_threads if worth_it else 1,
         kernels=tuple(ranked_kernels()),
-        step_ms=1000 * _median(seconds),
+        step_ms=1000 * _median(together if worth_it else alone),
         positions_s=_PREFILL / _median(timed(_prefiller(verifier), 3)),
         notes=tuple(notes),
     )
+
+
+@contextlib.contextmanager
+def use_threads(count: int) -> Iterator[None]:
+    """Let PyTorch use so many threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def busy_note(seconds: Sequence[float], alone: Sequence[float], factor: float) -> str | None:
@@ -135,13 +160,13 @@ def timed(call: Callable[[], object], times: int) -> list[float]:
 
 
 def _stepper(verifier: LlamaVerifier) -> Callable[[], object]:
-    cache = verifier.new_cache(1, _CONTEXT + 1)
+    cache = verifier.new_cache(1, _CONTEXT + _ROWS)
     verifier.forward(torch.ones(1, _CONTEXT, dtype=torch.long), cache, logits="none")
-    token = torch.ones(1, 1, dtype=torch.long)
+    tokens = torch.ones(1, _ROWS, dtype=torch.long)
 
     def step() -> None:
         cache.rollback(min(_CONTEXT, cache.lengths[0]))
-        verifier.forward(token, cache)
+        verifier.forward(tokens, cache)
 
     return step
 

@@ -2,51 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 
 from lightning.pytorch import seed_everything
 
 from ..eagle3.drafter import Eagle3Drafter
-from ..eagle3.engine import DraftEngine
 from ..eagle3.lightning_module import Eagle3Module
 from ..eagle3.linear import fastest_training_dtype
-from ..throughput import Calibration, load_calibration, save_calibration
-from .budget import Clock, Plan, StepBudget, make_plan, step_budget
-from .calibrating import machine_calibration, measured_points, spread_out
-from .comparing import Comparison, compare
-from .folder import Journal, RunFolder
+from ..throughput import Calibration, load_calibration
+from .budget import Plan, StepBudget, make_plan, step_budget
+from .context import Context
 from .machine import Machine, inspect_machine
-from .measure import BatchDecode, check, decoder, prompts_of, serve
 from .prepare import HeldOut, TrainingSet, position_bytes, prepare_held_out, prepare_training
-from .settings import Settings
-from .story import Story
 from .subject import Subject
 from .training import Fit, FitWatch, MainFit, WarmUp, finished_fit, main_fit, profile_of, restore, warm_up
 
-__all__ = [
-    "Context",
-    "calibrate_machine",
-    "first_steps",
-    "hold_out",
-    "look_around",
-    "measure",
-    "read_features",
-    "train",
-]
+__all__ = ["first_steps", "hold_out", "look_around", "read_features", "train"]
 
 _LEAST_STEPS = 10
-
-
-@dataclass(frozen=True)
-class Context:
-    """What every phase may use."""
-
-    settings: Settings
-    folder: RunFolder
-    journal: Journal
-    story: Story
-    clock: Clock
 
 
 def look_around(run: Context, load_subject: Callable[[], Subject], memory_gb: float) -> tuple[Subject, Machine, Plan]:
@@ -55,8 +29,9 @@ def look_around(run: Context, load_subject: Callable[[], Subject], memory_gb: fl
         subject = load_subject()
         machine = inspect_machine(subject.verifier, run.settings.machine, memory_gb)
         run.story.say(
-            f"{subject.name}: {machine.step_ms:.1f} ms a plain step, prefill {machine.positions_s:,.0f} positions/s; "
-            f"{machine.threads} threads, {machine.kernels[0]} kernels, {machine.memory_gb:.1f} GB free"
+            f"{subject.name}: {machine.step_ms:.1f} ms a decoding step, prefill {machine.positions_s:,.0f} "
+            f"positions/s; {machine.threads} threads ({machine.decode_threads} to decode), {machine.kernels[0]} "
+            f"kernels, {machine.memory_gb:.1f} GB free"
         )
         for note in machine.notes:
             run.story.warn(note)
@@ -132,33 +107,6 @@ def first_steps(run: Context, fit: Fit, plan: Plan) -> WarmUp:
     return early
 
 
-def calibrate_machine(
-    run: Context, subject: Subject, machine: Machine, plan: Plan, held_out: HeldOut, fit: Fit
-) -> Calibration:
-    """Time plain decoding and a few depths on the early checkpoint."""
-    depths, file = run.settings.serving.calibration_depths, run.folder.calibration
-    with run.story.phase("Calibration of this machine, on the checkpoint just made"):
-        if file.is_file() and run.journal.state.threads == machine.threads:
-            calibration = load_calibration(file)
-        else:
-            timed = _timed_answers(held_out, plan)
-            answers = [
-                timed[i]
-                for i in spread_out(plan.calibration_answers, [len(held_out.conversations[i].ids) for i in timed])
-            ]
-            decode = _decoder(subject, held_out, restore(fit.module(1), run.folder.early_checkpoint))
-            with run.story.bar("answers") as bar:
-                served = serve(decode, answers, (0, *depths), progress=bar)
-            points = measured_points(served, (0, *depths), _groups(answers, run.settings.serving.calibration_groups))
-            calibration = machine_calibration(points, subject.name, machine)
-            save_calibration(calibration, file)
-            run.journal.note(threads=machine.threads)
-        rounds = ", ".join(f"{calibration.model.round_ms(d).value:.2f} at depth {d}" for d in depths)
-        run.story.say(f"plain step {calibration.model.step_ms().value:.2f} ms; round {rounds}")
-        run.story.say(f"kept as {file}, fingerprint {calibration.fingerprint}")
-    return calibration
-
-
 def train(
     run: Context, subject: Subject, plan: Plan, fit: Fit, early: WarmUp, calibration: Calibration | None
 ) -> MainFit:
@@ -214,51 +162,3 @@ def _steps(run: Context, plan: Plan, fit: Fit, early: WarmUp) -> StepBudget:
         )
         run.journal.note(steps=asdict(steps))
     return StepBudget(**(run.journal.state.steps or {}))
-
-
-def measure(
-    run: Context,
-    subject: Subject,
-    plan: Plan,
-    held_out: HeldOut,
-    drafter: Eagle3Drafter,
-    done: MainFit,
-    calibration: Calibration,
-) -> Comparison:
-    """Serve the best checkpoint, and put what was projected beside it."""
-    depths, story, settings = run.settings.serving.depths, run.story, run.settings
-    until_s = plan.total_s - settings.budget.reserve_s / 2
-
-    def go_on(answers: int) -> bool:
-        return answers < settings.held_out.least_timed or run.clock.elapsed() < until_s
-
-    with story.phase("Measurement by real decoding"):
-        decode = _decoder(subject, held_out, drafter)
-        with story.bar("answers, one at a time") as bar:
-            timed = serve(decode, _timed_answers(held_out, plan), (0, *depths), progress=bar, go_on=go_on)
-        others = sorted(set(range(len(held_out.conversations))) - {s.answer for s in timed})
-        with story.bar("answers, in batches") as bar:
-            checked = check(decode, others, depths, progress=bar)
-        comparison = compare(timed, checked, held_out.answers, done.best.profile, calibration)
-        story.say(f"{comparison.timed} answers timed one at a time: plain and at every depth in turn, prefill excluded")
-        if others:
-            story.say(f"{len(others)} further answers decoded in batches, for their rounds")
-        if comparison.timed < plan.timed:
-            story.warn(f"the machine is slower than planned: {plan.timed} answers were to be timed")
-        run.journal.note()
-    return comparison
-
-
-def _timed_answers(held_out: HeldOut, plan: Plan) -> list[int]:
-    return spread_out(plan.timed, [len(c.ids) for c in held_out.conversations])
-
-
-def _decoder(subject: Subject, held_out: HeldOut, drafter: Eagle3Drafter) -> BatchDecode:
-    prompts = prompts_of(held_out.conversations)
-    return decoder(
-        subject.verifier, DraftEngine(drafter), prompts, max_new=subject.recipe.max_new, eos_id=subject.eos_id
-    )
-
-
-def _groups(answers: Sequence[int], count: int) -> list[Sequence[int]]:
-    return [group for group in (answers[i::count] for i in range(count)) if group]

@@ -64,8 +64,11 @@ def show_report(console: Console, found: Findings) -> None:
 
 def served_table(comparison: Comparison) -> Table:
     """Projected against served, one row a depth."""
+    answers, timed = comparison.rows[0].answers, comparison.timed
+    basis = f"tok/s of the {timed} timed one at a time" if timed < answers else "all timed one at a time"
     table = Table(
-        title="Projected / served, the checkpoint of the best validation; only decode rounds are timed, prefill is not"
+        title="Projected / served, the checkpoint of the best validation",
+        caption=f"{answers} held-out answers, {basis}; decode rounds only, the first token (prefill) is on no side",
     )
     for name in (
         "depth",

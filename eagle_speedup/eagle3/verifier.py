@@ -44,7 +44,7 @@ class VerifierOutput(NamedTuple):
     taps: Tensor | None
     """[batch, new, taps * hidden]: hidden states after the tapped layers, side by side."""
     hidden: Tensor | None
-    """[batch, new, hidden]: the normalised last state before the head, its norm weight folded into the head."""
+    """[batch, new, hidden]: the normalised last state before the head, for `LlamaVerifier.logits`."""
 
 
 class LayerWeights(NamedTuple):
@@ -95,19 +95,21 @@ class LlamaVerifier:
         if float16_grid and kernel is None and self.device.type == "cpu":
             kernel = ranked_kernels()[0]  # any is exact here, no need to test every weight
 
+        # `_norm` divides by the vector's norm, not by its root mean square: the factor goes into the weights as well.
+        root, self._floor = config.hidden_size**0.5, torch.tensor((config.hidden_size * config.norm_eps) ** 0.5)
+
         def linear(*weights: Tensor, norm: Tensor | None = None) -> FewRowLinear:
             stacked = torch.cat(weights)
-            return FewRowLinear(grid(stacked * norm if norm is not None else stacked), kernel)
+            return FewRowLinear(grid(stacked if norm is None else stacked * (norm * root)), kernel)
 
         self.last_layer = layers[-1]
-        self.head_weight = grid(
-            (self.embedding if head is None else head.detach().float()) * final_norm.detach().float()
-        )
+        rows = self.embedding if head is None else head.detach().float()
+        self.head_weight = rows * final_norm.detach().float()
         self._qkv = [linear(w.query, w.key, w.value, norm=w.attention_norm) for w in layers]
         self._out = [linear(w.output) for w in layers]
         self._gate_up = [linear(w.gate, w.up, norm=w.mlp_norm) for w in layers]
         self._down = [linear(w.down) for w in layers]
-        self._head = FewRowLinear(self.head_weight, kernel)
+        self._head = FewRowLinear(grid(self.head_weight * root), kernel)
         self._rope = rope_table(config.max_positions, config.head_dim, config.rope_theta).to(self.device)
 
     @classmethod
@@ -179,8 +181,19 @@ class LlamaVerifier:
         """Apply the head to `VerifierOutput.hidden` [..., hidden]; returns [..., vocab]."""
         return self._head(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
 
+    def head_rows(self, tokens: Tensor) -> Tensor:
+        """Rows [.., hidden] of the head for `tokens` int64 [..]: their product with `VerifierOutput.hidden` is the
+        logit.
+        """
+        return self.head_weight[tokens] * self.config.hidden_size**0.5
+
+    def logits_of(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """Logits [.., n] of chosen tokens int64 [n], from `VerifierOutput.hidden` [.., hidden]."""
+        return F.linear(hidden, self.head_rows(tokens))
+
     def _norm(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), None, self.config.norm_eps)
+        # x / sqrt(|x|^2 + hidden * eps): RMSNorm without its factor, three operations instead of eight.
+        return x / torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self._floor)
 
     def _layer(self, i: int, x: Tensor, rotation: Tensor, plan: Any, cache: KVCache) -> Tensor:
         c, rows = self.config, x.shape[0]

@@ -44,7 +44,8 @@ def decide(history: Sequence[Validation], *, min_gain_ratio: float = 0.01, patie
     The reference is the last confirmed gain (at first: the first validation). A validation is a confirmed gain when its
     paired tok/s ratio over the reference gains at least ``min_gain_ratio`` and the interval's lower bound is above 0,
     so noise does not fake a gain; slow gains add up, because the reference stays put until they reach
-    ``min_gain_ratio``.
+    ``min_gain_ratio``. A gain of that size whose interval still reaches below 0 is undecided: it moves no reference and
+    is not counted against the training either, so noise does not hide a gain.
 
     A validation without answers (or with all of them in one block, where there is no interval) neither stops nor
     counts. Where the calibration or the validation set changed, only what came after the change is compared, and the
@@ -67,9 +68,12 @@ def decide(history: Sequence[Validation], *, min_gain_ratio: float = 0.01, patie
     if gain is None:
         return StopDecision(False, None, f"first comparable validation: {best_text}{note}", best.global_step)
     change = f"{_percent(gain)} tok/s against step {{step}}"
-    if waited == 0:
+    if reference is last:
         previous = _follow(validations[:-1], min_gain_ratio)[0]
         text = f"gaining: {change.format(step=previous.global_step)}; {best_text}{note}"
+        return StopDecision(False, None, text, best.global_step)
+    if gain.value >= min_gain_ratio:
+        text = f"undecided: {change.format(step=reference.global_step)}; {best_text}{note}"
         return StopDecision(False, None, text, best.global_step)
     lacks = f"no confirmed gain of {100 * min_gain_ratio:.3g} % in {waited} validation{'s' if waited > 1 else ''}"
     change = change.format(step=reference.global_step)
@@ -86,7 +90,7 @@ def _follow(validations: Sequence[Validation], min_gain_ratio: float) -> tuple[V
         gain = paired_gain(validation, reference)
         if gain.value >= min_gain_ratio and gain.lo > 0:
             reference, waited = validation, 0
-        else:
+        elif gain.value < min_gain_ratio:
             waited += 1
     return reference, waited, gain
 

@@ -26,7 +26,10 @@ from tests.eagle3.conftest import EOS, prompts_of, train_verifier
 # The minutes are never used up: steps and answers end every phase, so that a slow machine runs the same test.
 MINUTES = 10.0
 STEPS = StepBudget(last_step=45, interval=5)
-CHANGES = {"budget": {"warm_up_share": 1e-6}, "held_out": {"least": 12, "most": 12}}
+CHANGES = {
+    "budget": {"warm_up_share": 1e-6, "measurement_share": 1e-6},
+    "held_out": {"least": 12, "most": 12, "least_timed": 5},
+}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from eagle_speedup.demo import phases, prepare
+from eagle_speedup.demo import phases, prepare, serving
 from eagle_speedup.demo.watching import Deadline
 from eagle_speedup.errors import InputError
 from eagle_speedup.readers.wandb_file import counts_from_run, merge_wandb_runs, read_wandb_run
@@ -48,7 +48,7 @@ def test_interrupted_in_training_and_resumed(subject, tmp_path, monkeypatch):
 
 
 def test_interrupted_in_the_measurement_trains_no_more(subject, tmp_path, monkeypatch):
-    out, serve, calls = tmp_path / "out", phases.serve, []
+    out, serve, calls = tmp_path / "out", serving.serve, []
 
     def second_is_interrupted(*args, **kwargs):
         calls.append(1)
@@ -56,7 +56,7 @@ def test_interrupted_in_the_measurement_trains_no_more(subject, tmp_path, monkey
             raise KeyboardInterrupt
         return serve(*args, **kwargs)
 
-    monkeypatch.setattr(phases, "serve", second_is_interrupted)
+    monkeypatch.setattr(serving, "serve", second_is_interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_tiny(subject, out)
     before = (out / "checkpoints" / "best.ckpt").stat().st_mtime_ns

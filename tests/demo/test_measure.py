@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 
 import pytest
 import torch
@@ -11,11 +12,13 @@ from eagle_speedup.acceptance import TTTAcceptance
 from eagle_speedup.demo.calibrating import machine_calibration, measured_points, spread_out
 from eagle_speedup.demo.comparing import compare, rounds_projected
 from eagle_speedup.demo.machine import Machine
-from eagle_speedup.demo.measure import Served, serve, total
+from eagle_speedup.demo.measure import Served, check, serve, total
 from eagle_speedup.eagle3.decoder import Answer, DecodeResult
 from eagle_speedup.errors import InputError
 
-MACHINE = Machine(memory_gb=20.0, threads=2, kernels=("float16", "plain"), step_ms=10.0, positions_s=2500.0)
+MACHINE = Machine(
+    memory_gb=20.0, threads=2, decode_threads=1, kernels=("float16", "plain"), step_ms=10.0, positions_s=2500.0
+)
 # Two answers of 5 and 3 tokens after the first; a drafter that is right at its first step every second time.
 IDS = {0: (7, 1, 2, 3, 4, 5), 1: (7, 8, 9, 6)}
 
@@ -41,7 +44,8 @@ def profile():
 def test_every_prompt_is_decoded_at_all_depths_before_the_next():
     order, collecting = [], []
 
-    def decode(answer, depth):
+    def decode(answers, depth):
+        (answer,) = answers
         order.append((answer, depth))
         collecting.append(gc.isenabled())
         return DecodeResult([Answer(3, [1, 2, 3])], depth, 1, seconds=0.1, steps=2)
@@ -56,7 +60,7 @@ def test_every_prompt_is_decoded_at_all_depths_before_the_next():
 
 
 def test_serving_stops_when_the_time_is_up():
-    def decode(answer, depth):
+    def decode(answers, depth):
         return DecodeResult([Answer(3, [1, 2, 3])], depth, 1, seconds=0.1, steps=2)
 
     served = serve(decode, [4, 2, 9], (0, 1), go_on=lambda answers: answers < 2)
@@ -81,10 +85,10 @@ def test_rounds_of_every_answer():
         rounds_projected(crowded.compute(), 1)
 
 
-def comparison_of(runs):
+def comparison_of(timed, others=()):
     points = measured_points([served(0, 0, 5, 0.05), served(0, 1, 4, 0.052), served(0, 3, 3, 0.042)], (0, 1, 3), [[0]])
     calibration = machine_calibration(points, "tiny", MACHINE)
-    return compare(runs, profile(), calibration)
+    return compare(timed, others, [IDS[0], IDS[1], (3,)], profile(), calibration)
 
 
 def test_equal_rounds_and_answers():
@@ -96,6 +100,17 @@ def test_equal_rounds_and_answers():
     assert row.tok_s == pytest.approx(8 / 0.065) and comparison.plain_tok_s == pytest.approx(100.0)
     assert comparison.mean_error == abs(row.error) == pytest.approx(abs(row.tok_s_projected.value / row.tok_s - 1))
     assert comparison.speedup == pytest.approx(1.6 / 1.3) and abs(comparison.drift) < 0.01
+    assert comparison.timed == 2
+
+
+def test_what_was_decoded_in_a_batch_counts_for_rounds_and_not_for_time():
+    timed = [served(0, 0, 5, 0.05), served(0, 1, 3, 0.039)]
+    (row,) = comparison_of(timed, [served(1, 1, 2, math.nan)]).rows
+    assert row.accept_length == row.accept_length_projected.value == 8 / 5
+    assert (row.rounds_equal, row.answers) == (2, 2)
+    assert row.tok_s == pytest.approx(5 / 0.039)
+    # 13 ms a round were calibrated, and the timed answer takes 5/3 tokens a round, not 8/5.
+    assert row.tok_s_projected.value == pytest.approx(5 / 0.039, rel=0.02)
 
 
 def test_a_round_too_many_or_another_token_is_found():
@@ -117,6 +132,21 @@ def test_only_what_was_served_is_compared():
 def test_an_answer_of_one_token_takes_no_round():
     runs = [served(0, 0, 5, 0.05), Served(2, 0, 0, 0, 0.0, (3,)), served(0, 1, 3, 0.039), Served(2, 1, 0, 0, 0.0, (3,))]
     assert comparison_of(runs).rows[0].rounds_equal == 2
+
+
+def test_batches_are_decoded_at_every_depth():
+    calls = []
+
+    def decode(answers, depth):
+        calls.append((list(answers), depth))
+        made = [Answer(3, [1, 2, 3], accepted=[1] * (i % 2), verified=[1] * (i % 2)) for i in answers]
+        return DecodeResult(made, depth, len(answers), seconds=0.1, steps=2)
+
+    result = check(decode, [4, 2, 9], (1, 3), batch=2)
+    assert calls == [([4, 2], 1), ([4, 2], 3), ([9], 1), ([9], 3)]
+    assert [(s.answer, s.depth, s.rounds, s.tokens) for s in result[-2:]] == [(9, 1, 1, 2), (9, 3, 1, 2)]
+    assert all(math.isnan(s.seconds) for s in result)
+    assert check(decode, [], (1,)) == ()
 
 
 def test_the_calibration_gives_back_what_was_timed():

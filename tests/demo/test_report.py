@@ -26,6 +26,7 @@ def comparison(**changes):
     row = DepthRow(1, Estimate(1.52, 1.45, 1.59), 1.52, 30, 30, Estimate(168.9, 160.0, 177.0), 165.0)
     values: dict[str, Any] = {
         "rows": (row,),
+        "timed": 30,
         "plain_tok_s": 140.0,
         "plain_projected": Estimate.exact(141.0),
         "different": 0,

@@ -108,7 +108,10 @@ def test_noise_neither_fakes_a_gain_nor_hides_one():
     luck = history([1.5, 1.53], [0 * own, own])
     assert paired_gain(luck[1], luck[0]).lo < 0
     decision = decide(luck, min_gain_ratio=0.01, patience=1)
-    assert decision.stop and "-" in decision.message
+    assert not decision.stop and decision.message.startswith("undecided: +2.00 % [-")
+    # Nor is it taken for a gain: back where it was, the third is measured against the first, and that is a stall.
+    back = decide(history([1.5, 1.53, 1.5], [0 * own, own, 0 * own]), min_gain_ratio=0.01, patience=1)
+    assert back.stop and "against step 100" in back.message
 
 
 def test_message_carries_the_numbers():
