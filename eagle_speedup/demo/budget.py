@@ -11,7 +11,7 @@ from .settings import Settings
 
 __all__ = ["Clock", "Plan", "StepBudget", "make_plan", "step_budget"]
 
-_ROUND_COST = 1.25  # a round over a step of the verifier, for planning only
+_ROUND_COST = 1.6  # a round over a step of the verifier, for planning only
 _ACCEPT_LENGTH = 1.4  # likewise
 _EARLY_ACCEPT_LENGTH = 1.2  # likewise, of the checkpoint that is calibrated on
 _FEATURE_SLACK = 0.8  # soft targets and storing cost something beside the prefill that was timed

@@ -9,15 +9,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..eagle3.data import Conversation
-from ..eagle3.decoder import DecodeResult, greedy_decode, speculative_decode
+from ..eagle3.decoder import DecodeResult, Rounds, finish, greedy_rounds, speculative_rounds
 from ..eagle3.engine import DraftEngine
 from ..eagle3.verifier import LlamaVerifier
 from ..errors import InputError
 
 __all__ = ["BatchDecode", "Served", "Totals", "check", "decoder", "prompts_of", "serve", "total"]
 
-BatchDecode = Callable[[Sequence[int], int], DecodeResult]
-"""Decode some held-out answers as one batch at a draft depth (0 = plain)."""
+BatchDecode = Callable[[Sequence[int], int], Rounds]
+"""Decode some held-out answers as one batch at a draft depth (0 = plain), a round at a time."""
+
+
+_WARM_UP_ROUNDS = 8
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,11 @@ def decoder(
 ) -> BatchDecode:
     """The real decoder."""
 
-    def decode(answers: Sequence[int], depth: int) -> DecodeResult:
+    def decode(answers: Sequence[int], depth: int) -> Rounds:
         chosen = [prompts[i] for i in answers]
         if depth == 0:
-            return greedy_decode(verifier, chosen, max_new=max_new, eos_id=eos_id)
-        return speculative_decode(verifier, engine, chosen, depth=depth, max_new=max_new, eos_id=eos_id)
+            return greedy_rounds(verifier, chosen, max_new=max_new, eos_id=eos_id)
+        return speculative_rounds(verifier, engine, chosen, depth=depth, max_new=max_new, eos_id=eos_id)
 
     return decode
 
@@ -100,10 +103,11 @@ def serve(
     progress: Callable[[int, int], None] | None = None,
     go_on: Callable[[int], bool] = lambda answers: True,
 ) -> tuple[Served, ...]:
-    """Decode every answer at every depth, interleaved: one prompt at all depths, then the next.
+    """Decode every answer at every depth, all depths taking turns round by round.
 
-    Noise of the machine then hits all depths alike; the order of the depths turns from prompt to prompt, so that none
-    is always first. Every depth runs once beforehand without being counted, and the garbage collector is off meanwhile.
+    Shared machines change speed by a third within seconds; so all depths write their answer side by side, the one that
+    is behind goes next, and the noise hits all alike. Every depth runs a few rounds beforehand that do not count, and
+    the garbage collector is off meanwhile.
 
     Args:
         decode: does it.
@@ -113,18 +117,30 @@ def serve(
         go_on: asked with the number of answers done; once it says no, the rest is left out.
     """
     for depth in depths:
-        decode([answers[0]], depth)
-    out = []
+        for _ in zip(range(_WARM_UP_ROUNDS), decode([answers[0]], depth), strict=False):
+            pass
+    out: list[Served] = []
     with _no_garbage_collection():
         for done, answer in enumerate(answers, 1):
-            turn = done % len(depths)
-            for depth in (*depths[turn:], *depths[:turn]):
-                out.append(Served.of(answer, decode([answer], depth)))
+            out += [Served.of(answer, result) for result in _side_by_side([decode([answer], d) for d in depths])]
             if progress:
                 progress(done, len(answers))
             if not go_on(done):
                 break
     return tuple(out)
+
+
+def _side_by_side(runs: Sequence[Rounds]) -> list[DecodeResult]:
+    """Results of runs that take turns: always a round of the one with the fewest tokens."""
+    tokens = [-1] * len(runs)  # prefill of all comes first
+    results: list[DecodeResult | None] = [None] * len(runs)
+    while open_runs := [i for i, result in enumerate(results) if result is None]:
+        behind = min(open_runs, key=tokens.__getitem__)
+        try:
+            tokens[behind] = next(runs[behind])
+        except StopIteration as stop:
+            results[behind] = stop.value
+    return [result for result in results if result is not None]
 
 
 def check(
@@ -150,7 +166,7 @@ def check(
     for begin in range(0, len(answers), batch):
         part = answers[begin : begin + batch]
         for depth in depths:
-            out += Served.of_batch(part, decode(part, depth))
+            out += Served.of_batch(part, finish(decode(part, depth)))
         done = begin + len(part)
         if progress:
             progress(done, len(answers))

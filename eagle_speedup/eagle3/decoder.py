@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,7 +17,16 @@ from .engine import DraftEngine
 from .sampling import Acceptor
 from .verifier import LlamaVerifier
 
-__all__ = ["Answer", "DecodeResult", "greedy_decode", "speculative_decode"]
+__all__ = [
+    "Answer",
+    "DecodeResult",
+    "Rounds",
+    "finish",
+    "greedy_decode",
+    "greedy_rounds",
+    "speculative_decode",
+    "speculative_rounds",
+]
 
 
 @dataclass
@@ -100,7 +109,23 @@ class DecodeResult:
         )  # fmt: skip
 
 
-@torch.inference_mode()
+Rounds = Generator[int, None, DecodeResult]
+"""Decoding that pauses after prefill and after every round; yields the tokens so far, returns the result.
+
+What happens in the pauses is not timed, so several runs can take turns and meet the same noise of a machine.
+"""
+
+
+def finish(rounds: Rounds) -> DecodeResult:
+    """Decode to the end."""
+    while True:
+        try:
+            next(rounds)
+        except StopIteration as stop:
+            result: DecodeResult = stop.value
+            return result
+
+
 def greedy_decode(
     verifier: LlamaVerifier, prompts: Sequence[Sequence[int]], *, max_new: int, eos_id: int | None = None
 ) -> DecodeResult:
@@ -112,10 +137,20 @@ def greedy_decode(
         max_new: longest answer, end-of-turn token included.
         eos_id: token that ends an answer; None for none.
     """
+    return finish(greedy_rounds(verifier, prompts, max_new=max_new, eos_id=eos_id))
+
+
+@torch.inference_mode()
+def greedy_rounds(
+    verifier: LlamaVerifier, prompts: Sequence[Sequence[int]], *, max_new: int, eos_id: int | None = None
+) -> Rounds:
+    """`greedy_decode`, one step at a time."""
     run = _Run(verifier, prompts, max_new, eos_id, depth=0)
     first = run.prefill()[0].argmax(-1).tolist()
     run.begin([[token] for token in first])
     while run.live:
+        yield run.pause()
+        run.go_on()
         newest = torch.tensor([[a.ids[-1]] for a in run.live_answers()], device=verifier.device)
         logits = verifier.forward(newest, run.cache).logits
         assert logits is not None
@@ -123,7 +158,6 @@ def greedy_decode(
     return run.result()
 
 
-@torch.inference_mode()
 def speculative_decode(
     verifier: LlamaVerifier,
     drafter: Eagle3Drafter | DraftEngine,
@@ -152,6 +186,24 @@ def speculative_decode(
         temperature: of both models, for the sampling modes.
         generator: source of randomness for the sampling modes.
     """
+    options = {"depth": depth, "max_new": max_new, "eos_id": eos_id, "mode": mode, "temperature": temperature}
+    return finish(speculative_rounds(verifier, drafter, prompts, **options, generator=generator))  # type: ignore[arg-type]
+
+
+@torch.inference_mode()
+def speculative_rounds(
+    verifier: LlamaVerifier,
+    drafter: Eagle3Drafter | DraftEngine,
+    prompts: Sequence[Sequence[int]],
+    *,
+    depth: int,
+    max_new: int,
+    eos_id: int | None = None,
+    mode: str = "greedy",
+    temperature: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> Rounds:
+    """`speculative_decode`, one round at a time."""
     if depth < 1:
         raise InputError("depth", depth, "must be at least 1")
     engine = drafter if isinstance(drafter, DraftEngine) else DraftEngine(drafter)
@@ -168,6 +220,8 @@ def speculative_decode(
         draft_cache.keep_rows(stay)
         pending, taps = [pending[r] for r in stay], taps[stay]
     while run.live:
+        yield run.pause()
+        run.go_on()
         drafts, q = engine.draft(draft_cache, pending, taps, depth, accept)
         newest = [a.ids[-1] for a in run.live_answers()]
         inputs = torch.cat((torch.tensor(newest, device=drafts.device)[:, None], drafts), 1)
@@ -221,6 +275,15 @@ class _Run:
         self._start = now
         return self._take(first, count=False)
 
+    def pause(self) -> int:
+        """Stop the clock; the tokens so far."""
+        self._result.seconds += time.perf_counter() - self._start
+        return self._result.tokens
+
+    def go_on(self) -> None:
+        """Start the clock again."""
+        self._start = time.perf_counter()
+
     def live_answers(self) -> list[Answer]:
         """Answers that still grow, in batch order."""
         return [self._result.answers[r] for r in self.live]
@@ -259,5 +322,5 @@ class _Run:
 
     def result(self) -> DecodeResult:
         """The finished run."""
-        self._result.seconds = time.perf_counter() - self._start
+        self.pause()
         return self._result

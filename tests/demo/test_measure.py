@@ -13,7 +13,7 @@ from eagle_speedup.demo.calibrating import machine_calibration, measured_points,
 from eagle_speedup.demo.comparing import compare, rounds_projected
 from eagle_speedup.demo.machine import Machine
 from eagle_speedup.demo.measure import Served, check, serve, total
-from eagle_speedup.eagle3.decoder import Answer, DecodeResult
+from eagle_speedup.eagle3.decoder import Answer, DecodeResult, finish, greedy_decode, greedy_rounds
 from eagle_speedup.errors import InputError
 
 MACHINE = Machine(
@@ -41,30 +41,48 @@ def profile():
     return metric.compute()
 
 
-def test_every_prompt_is_decoded_at_all_depths_before_the_next():
+def test_all_depths_write_an_answer_side_by_side():
     order, collecting = [], []
 
     def decode(answers, depth):
         (answer,) = answers
-        order.append((answer, depth))
-        collecting.append(gc.isenabled())
+        for tokens in range(0, 6, depth + 1):  # a round makes depth + 1 tokens
+            order.append((answer, depth, tokens))
+            collecting.append(gc.isenabled())
+            yield tokens
         return DecodeResult([Answer(3, [1, 2, 3])], depth, 1, seconds=0.1, steps=2)
 
-    result = serve(decode, [4, 2, 9], (0, 1, 3))
-    assert order[:3] == [(4, 0), (4, 1), (4, 3)]  # not counted
-    assert [answer for answer, _ in order[3:]] == [4] * 3 + [2] * 3 + [9] * 3
-    firsts = [depth for _, depth in order[3::3]]
-    assert sorted(firsts) == [0, 1, 3]  # none is always first
-    assert len(result) == 9 and {(s.tokens, s.rounds, s.seconds) for s in result} == {(2, 2, 0.1)}
-    assert not any(collecting[3:]) and gc.isenabled()
+    result = serve(decode, [4, 2], (0, 1, 2))
+    warm_up, counted = order[:11], order[11:]
+    assert [depth for _, depth, _ in warm_up] == [0] * 6 + [1] * 3 + [2] * 2
+    assert [answer for answer, _, _ in counted] == [4] * 11 + [2] * 11
+    # After prefill (0 tokens) always the one that is behind: plain, plain, then depth 1 (at 2), and so on.
+    assert [(d, n) for _, d, n in counted[:11]] == [
+        (0, 0), (1, 0), (2, 0), (0, 1), (1, 2), (2, 3), (0, 2), (0, 3), (1, 4), (0, 4), (0, 5),
+    ]  # fmt: skip
+    assert [(s.answer, s.depth) for s in result] == [(4, 0), (4, 1), (4, 2), (2, 0), (2, 1), (2, 2)]
+    assert {(s.tokens, s.rounds, s.seconds) for s in result} == {(2, 2, 0.1)}
+    assert not any(collecting[11:]) and gc.isenabled()
 
 
 def test_serving_stops_when_the_time_is_up():
     def decode(answers, depth):
+        yield from ()
         return DecodeResult([Answer(3, [1, 2, 3])], depth, 1, seconds=0.1, steps=2)
 
     served = serve(decode, [4, 2, 9], (0, 1), go_on=lambda answers: answers < 2)
     assert [s.answer for s in served] == [4, 4, 2, 2]
+
+
+def test_the_pauses_of_a_run_are_not_timed(subject, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("eagle_speedup.eagle3.decoder.time.perf_counter", lambda: clock[0])
+    rounds = greedy_rounds(subject.verifier, [[1, 2, 3]], max_new=12)
+    assert next(rounds) == 0  # the prefill's token is no decoded one
+    clock[0] += 100.0
+    result = finish(rounds)
+    assert result.seconds == 0.0
+    assert result.answers == greedy_decode(subject.verifier, [[1, 2, 3]], max_new=12).answers
 
 
 def test_totals_are_ratios_of_sums():
@@ -138,6 +156,7 @@ def test_batches_are_decoded_at_every_depth():
     calls = []
 
     def decode(answers, depth):
+        yield from ()
         calls.append((list(answers), depth))
         made = [Answer(3, [1, 2, 3], accepted=[1] * (i % 2), verified=[1] * (i % 2)) for i in answers]
         return DecodeResult(made, depth, len(answers), seconds=0.1, steps=2)
