@@ -14,6 +14,7 @@ __all__ = ["Clock", "Plan", "StepBudget", "make_plan", "step_budget"]
 _ROUND_COST = 1.6  # a round over a step of the verifier, for planning only
 _ACCEPT_LENGTH = 1.4  # likewise
 _EARLY_ACCEPT_LENGTH = 1.2  # likewise, of the checkpoint that is calibrated on
+_CHECK_SLACK = 5.0  # a batch that decodes has few rows, and loses them as answers end: far from prefill's speed
 _FEATURE_SLACK = 0.8  # soft targets and storing cost something beside the prefill that was timed
 _MEMORY_SHARE = 0.35  # of the free memory above the least: what the features may take
 
@@ -76,7 +77,9 @@ def make_plan(
     token_s = max_new * machine.step_ms / 1000
     timed_s = token_s * (1 + len(serving.depths) * _ROUND_COST / _ACCEPT_LENGTH)
     calibration_s = token_s * (1 + len(serving.calibration_depths) * _ROUND_COST / _EARLY_ACCEPT_LENGTH)
-    checked_s = max_new / _ACCEPT_LENGTH * sum(depth + 1 for depth in serving.depths) / machine.positions_s
+    checked_s = (
+        _CHECK_SLACK * max_new / _ACCEPT_LENGTH * sum(depth + 1 for depth in serving.depths) / machine.positions_s
+    )
     timed = _within(budget.measurement_share * total / timed_s, limits.least_timed, limits.most)
     held_out = _within(timed + budget.checking_share * total / checked_s, limits.least, limits.most)
     calibration = _within(budget.calibration_share * total / calibration_s, serving.calibration_groups, timed)
