@@ -129,14 +129,7 @@ def main_fit(
     monitor = _monitor(fit, calibration, settings)
     stopping = SpeedupEarlyStopping(settings.training.min_gain_ratio, settings.training.patience)
     deadline = Deadline(watch.until_s, watch.elapsed)
-    best = ModelCheckpoint(
-        folder.checkpoints,
-        filename="best",
-        monitor="speedup/tok_s",
-        mode="max",
-        save_last=True,
-        enable_version_counter=False,
-    )
+    best = _keep_best(folder)
     line = ValidationLine(watch.story, watch.elapsed, watch.after_validation, watch.node)
     logger = _logger(folder.path, config)
     trainer = _trainer(
@@ -163,6 +156,18 @@ def main_fit(
     }
     torch.save({"monitor": monitor.state_dict(), "end": end}, folder.trained)
     return _ended(monitor, **end)
+
+
+def _keep_best(folder: RunFolder) -> ModelCheckpoint:
+    """The checkpoint of the highest projected tok/s, and the last one to go on from."""
+    return ModelCheckpoint(
+        folder.checkpoints,
+        filename="best",
+        monitor="speedup/tok_s",
+        mode="max",
+        save_last=True,
+        enable_version_counter=False,
+    )
 
 
 def finished_fit(fit: Fit, calibration: Calibration, settings: Settings, folder: RunFolder) -> MainFit | None:
