@@ -9,9 +9,9 @@ from typing import Any
 
 from ..estimate import Estimate
 from ..projection import SpeedupProjection, project
+from ..projection.bracket import BracketCurve
 from ..projection.speedup import DepthProjection
 from ..throughput import Calibration, LinearBreakeven, OptimisticOverhead
-from .curves import BracketCurve
 from .inputs import Given
 from .served import ServedCheck, check_served
 from .what_if import BatchRow, PointWorth, Wish, batch_rows, point_worth, wish

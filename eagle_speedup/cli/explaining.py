@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..estimate import Estimate
 from ..projection import project
 from ..throughput import Calibration, load_node, load_verifier
-from .budget import Budget, round_budget
+from ..throughput.budget import Budget, round_budget
 from .console import make_console
 from .inputs import Given
 from .what_if import point_worth

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..projection import AcceptLengths
-from .curves import BracketCurve, conditional_curve, joint_curve, marginal_curve
+from ..projection.bracket import BracketCurve, conditional_curve, joint_curve, marginal_curve
 
 if TYPE_CHECKING:
     from ..acceptance import AcceptanceProfile

@@ -5,9 +5,9 @@ import shlex
 
 import pytest
 
-from eagle_speedup.cli.budget import all_reduce_us, distinct_experts, round_budget, weight_gb
 from eagle_speedup.cli.exports import _schedule
 from eagle_speedup.throughput import load_node, load_verifier
+from eagle_speedup.throughput.budget import all_reduce_us, distinct_experts, round_budget, weight_gb
 from eagle_speedup.throughput.specs import config_names
 
 from .conftest import ORIGIN

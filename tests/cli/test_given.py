@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eagle_speedup.acceptance import AcceptanceCounts
-from eagle_speedup.cli.curves import OVERSTATEMENT, conditional_curve, joint_curve, marginal_curve
+from eagle_speedup.projection.bracket import OVERSTATEMENT, conditional_curve, joint_curve, marginal_curve
 
 from .conftest import ORIGIN
 

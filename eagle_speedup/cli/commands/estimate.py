@@ -67,8 +67,8 @@ def add(commands: Any) -> Parser:
 
 def run(arguments: Namespace) -> None:
     """Answer."""
+    from ...projection.bracket import check_accuracies
     from ..answer import answer
-    from ..curves import check_accuracies
     from ..drafter import given_drafter
     from ..inputs import numbers
     from ..overrides import calibration_with

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import InputError
-from ..throughput import NodeSpec, VerifierSpec
-from ..throughput.specs import AllReduce
+from .specs import AllReduce, NodeSpec, VerifierSpec
 
 __all__ = ["Budget", "all_reduce_us", "distinct_experts", "round_budget", "weight_gb"]
 

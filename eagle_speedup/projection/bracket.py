@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import InputError
 from ..estimate import Estimate
-from ..projection import AcceptLengthCurve
+from .textbook import AcceptLengthCurve
 
 __all__ = ["OVERSTATEMENT", "BracketCurve", "check_accuracies", "conditional_curve", "joint_curve", "marginal_curve"]
 
