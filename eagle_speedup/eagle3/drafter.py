@@ -98,7 +98,13 @@ class Eagle3Drafter(nn.Module):
 
     @classmethod
     def for_verifier(
-        cls, verifier: LlamaVerifier, d2t: Tensor, tap_layers: Sequence[int], *, head_scale: float = 0.4
+        cls,
+        verifier: LlamaVerifier,
+        d2t: Tensor,
+        tap_layers: Sequence[int],
+        *,
+        head_scale: float = 0.4,
+        feature_scale: float = 10.0,
     ) -> Eagle3Drafter:
         """A drafter initialised from the verifier: its last layer, its head rows, an even mixture of the taps.
 
@@ -107,6 +113,8 @@ class Eagle3Drafter(nn.Module):
             d2t: draft vocabulary, see `draft_vocabulary`.
             tap_layers: verifier layers to fuse.
             head_scale: final norm's scale; below 1 the first guesses are less sure of themselves, the best start found.
+            feature_scale: size of the feature at the start. The verifier's states grow from layer to layer, and what
+                its last layer adds would drown a feature of size 1 (accept length 1.58 against 1.51 after 260 steps).
         """
         v = verifier.config
         config = DrafterConfig(
@@ -115,14 +123,15 @@ class Eagle3Drafter(nn.Module):
             rope_theta=v.rope_theta, norm_eps=v.norm_eps, max_positions=v.max_positions,
         )  # fmt: skip
         drafter = cls(config, d2t, verifier.embedding)
-        drafter._start_from(verifier, head_scale)
+        drafter._start_from(verifier, head_scale, feature_scale)
         return drafter
 
     @torch.no_grad()
-    def _start_from(self, verifier: LlamaVerifier, head_scale: float) -> None:
+    def _start_from(self, verifier: LlamaVerifier, head_scale: float, feature_scale: float) -> None:
         size, last = self.config.hidden_size, verifier.last_layer
         self.fc.weight.normal_(std=0.02 / len(self.config.tap_layers))
-        self.fc.weight[:, -size:] += torch.eye(size)  # start from the deepest tap, the one closest to the next token
+        # Start from the deepest tap, the one closest to the next token.
+        self.fc.weight[:, -size:] += feature_scale * torch.eye(size)
         for mine, its in ((self.query, last.query), (self.key, last.key), (self.value, last.value)):
             # The verifier's layer reads one hidden state; here it fills the feature's half, the embedding's half
             # starts near zero.
