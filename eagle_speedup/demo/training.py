@@ -129,11 +129,11 @@ def main_fit(
     monitor = _monitor(fit, calibration, settings)
     stopping = SpeedupEarlyStopping(settings.training.min_gain_ratio, settings.training.patience)
     deadline = Deadline(watch.until_s, watch.elapsed)
-    best = _keep_best(folder)
+    best, last = _checkpoints(folder)
     line = ValidationLine(watch.story, watch.elapsed, watch.after_validation, watch.node)
     logger = _logger(folder.path, config)
     trainer = _trainer(
-        [monitor, stopping, line, TrainingBar(watch.story), deadline, best],
+        [monitor, stopping, line, TrainingBar(watch.story), deadline, best, last],
         max_steps=steps.last_step,
         val_check_interval=steps.interval,
         check_val_every_n_epoch=None,
@@ -158,16 +158,14 @@ def main_fit(
     return _ended(monitor, **end)
 
 
-def _keep_best(folder: RunFolder) -> ModelCheckpoint:
-    """The checkpoint of the highest projected tok/s, and the last one to go on from."""
-    return ModelCheckpoint(
-        folder.checkpoints,
-        filename="best",
-        monitor="speedup/tok_s",
-        mode="max",
-        save_last=True,
-        enable_version_counter=False,
-    )
+def _checkpoints(folder: RunFolder) -> tuple[ModelCheckpoint, ModelCheckpoint]:
+    """The checkpoint of the highest projected tok/s, and that of the last validation, to go on from.
+
+    Two callbacks, since ``save_last`` writes only where the best one changes: going on would repeat all since then.
+    """
+    where: dict[str, Any] = {"dirpath": folder.checkpoints, "enable_version_counter": False}
+    best = ModelCheckpoint(filename="best", monitor="speedup/tok_s", mode="max", **where)
+    return best, ModelCheckpoint(filename=folder.last_checkpoint.stem, **where)
 
 
 def finished_fit(fit: Fit, calibration: Calibration, settings: Settings, folder: RunFolder) -> MainFit | None:
