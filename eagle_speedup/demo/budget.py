@@ -11,10 +11,9 @@ from .settings import Settings
 
 __all__ = ["Clock", "Plan", "StepBudget", "make_plan", "step_budget"]
 
-_ROUND_COST = 1.6  # a round over a step of the verifier, for planning only
-_ACCEPT_LENGTH = 1.4  # likewise
+_ROUND_COST = 1.25  # mean round of depths 1..5 over `Machine.step_ms`, which is of three rows; for planning only
+_ACCEPT_LENGTH = 1.45  # likewise
 _EARLY_ACCEPT_LENGTH = 1.2  # likewise, of the checkpoint that is calibrated on
-_CHECK_SLACK = 5.0  # a batch that decodes has few rows, and loses them as answers end: far from prefill's speed
 _FEATURE_SLACK = 0.8  # soft targets and storing cost something beside the prefill that was timed
 _MEMORY_SHARE = 0.35  # of the free memory above the least: what the features may take
 
@@ -37,11 +36,9 @@ class Plan:
     total_s: float
     """The whole budget."""
     held_out: int
-    """Answers to hold out."""
-    timed: int
-    """Of these, how many are timed at the end; 0 without decoding."""
+    """Answers to hold out, to validate on and to decode at the end."""
     calibration_answers: int
-    """Of those, how many the calibration decodes; 0 without decoding."""
+    """Of these, how many the calibration decodes; 0 without decoding."""
     conversations: int
     """Training conversations to use, from the start of the shipped list."""
     features_s: float
@@ -75,26 +72,20 @@ def make_plan(
     """
     total, budget, serving, limits = 60 * minutes, settings.budget, settings.serving, settings.held_out
     token_s = max_new * machine.step_ms / 1000
-    timed_s = token_s * (1 + len(serving.depths) * _ROUND_COST / _ACCEPT_LENGTH)
+    served_s = token_s * (1 + len(serving.depths) * _ROUND_COST / _ACCEPT_LENGTH)
     calibration_s = token_s * (1 + len(serving.calibration_depths) * _ROUND_COST / _EARLY_ACCEPT_LENGTH)
-    checked_s = (
-        _CHECK_SLACK * max_new / _ACCEPT_LENGTH * sum(depth + 1 for depth in serving.depths) / machine.positions_s
-    )
-    timed = _within(budget.measurement_share * total / timed_s, limits.least_timed, limits.most)
-    held_out = _within(timed + budget.checking_share * total / checked_s, limits.least, limits.most)
-    calibration = _within(budget.calibration_share * total / calibration_s, serving.calibration_groups, timed)
+    held_out = _within(budget.measurement_share * total / served_s, limits.least, limits.most)
+    calibration = _within(budget.calibration_share * total / calibration_s, serving.calibration_groups, held_out)
     positions = budget.features_share * total * machine.positions_s * _FEATURE_SLACK
     memory = (machine.memory_gb - settings.machine.least_memory_gb) * 1e9 * _MEMORY_SHARE
-    measurement_s = timed * timed_s + (held_out - timed) * checked_s
     return Plan(
         total_s=total,
         held_out=held_out if decode else limits.most,
-        timed=timed if decode else 0,
         calibration_answers=calibration if decode else 0,
         conversations=_fitting(lengths, min(positions, memory / position_bytes)),
         features_s=1.5 * budget.features_share * total,
         warm_up_s=budget.warm_up_share * total,
-        train_until_s=total - budget.reserve_s - (measurement_s if decode else 0.0),
+        train_until_s=total - budget.reserve_s - (held_out * served_s if decode else 0.0),
     )
 
 

@@ -39,9 +39,9 @@ class DepthRow:
     answers: int
     """Answers that were decoded, those of one token (no round) included."""
     tok_s_projected: Estimate
-    """Of the answers that were timed."""
+    """At the machine's pace of now, see `Comparison.pace`."""
     tok_s: float
-    """Of the same answers, served."""
+    """Served."""
 
     @property
     def error(self) -> float:
@@ -54,12 +54,10 @@ class Comparison:
     """Projected against served."""
 
     rows: tuple[DepthRow, ...]
-    timed: int
-    """Answers that were timed, one at a time; the others were decoded in batches, which gives the same rounds."""
     plain_tok_s: float
-    """Plain decoding, served."""
-    plain_projected: Estimate
-    """Plain decoding, as calibrated."""
+    """Plain decoding, served beside the others."""
+    plain_calibrated: Estimate
+    """Plain decoding, when the machine was calibrated."""
     different: int
     """Answers of speculative decoding that are not plain decoding's, over all depths."""
     checked: int
@@ -69,6 +67,19 @@ class Comparison:
     def mean_error(self) -> float:
         """Mean of the absolute tok/s errors over the depths."""
         return sum(abs(row.error) for row in self.rows) / len(self.rows)
+
+    @property
+    def pace(self) -> float:
+        """Speed of the machine over that of its calibration, by plain decoding, which was timed both times.
+
+        The projection is a speedup over plain decoding; where that was measured again, its tok/s follow.
+        """
+        return self.plain_tok_s / self.plain_calibrated.value
+
+    @property
+    def mean_error_as_calibrated(self) -> float:
+        """The same with the tok/s of the calibration's own hour: `pace` not taken into account."""
+        return sum(abs((1 + row.error) / self.pace - 1) for row in self.rows) / len(self.rows)
 
     @property
     def best(self) -> DepthRow:
@@ -85,15 +96,9 @@ class Comparison:
         """Whether every answer took the projected number of rounds at every depth."""
         return all(row.rounds_equal == row.answers for row in self.rows)
 
-    @property
-    def drift(self) -> float:
-        """How much faster the machine decodes plainly now than when it was calibrated."""
-        return self.plain_tok_s / self.plain_projected.value - 1
-
 
 def compare(
-    timed: Sequence[Served],
-    others: Sequence[Served],
+    served: Sequence[Served],
     written: Sequence[tuple[int, ...]],
     profile: AcceptanceProfile,
     calibration: Calibration,
@@ -101,22 +106,22 @@ def compare(
     """Put projected beside served at every depth.
 
     Args:
-        timed: of `serve`, depth 0 among the depths.
-        others: of `check`, the other answers.
+        served: of `serve`, depth 0 among the depths.
         written: every answer by plain greedy decoding.
         profile: of the same drafter on all answers, one answer a block.
         calibration: of this machine.
     """
-    speculative = [s for s in (*timed, *others) if s.depth > 0]
+    speculative = [s for s in served if s.depth > 0]
     depths = sorted({s.depth for s in speculative})
-    part = only(profile, sorted({s.answer for s in timed}))
-    # The same answers on both sides: another choice of answers is no error of the projection.
+    # The same answers on both sides: where time ran out, those left are no error of the projection.
+    part = only(profile, sorted({s.answer for s in served}))
     projection = project(part, calibration, max_depth=depths[-1])
+    plain_tok_s, plain_calibrated = total(served, 0).tok_s, calibration.model.tok_s(1.0, 0)
+    pace = plain_tok_s / plain_calibrated.value
     return Comparison(
-        rows=tuple(_depth_row(depth, timed, speculative, profile, projection) for depth in depths),
-        timed=len({s.answer for s in timed}),
-        plain_tok_s=total(timed, 0).tok_s,
-        plain_projected=calibration.model.tok_s(1.0, 0),
+        rows=tuple(_depth_row(depth, speculative, part, projection, pace) for depth in depths),
+        plain_tok_s=plain_tok_s,
+        plain_calibrated=plain_calibrated,
         different=sum(s.ids != written[s.answer] for s in speculative),
         checked=len(speculative),
     )
@@ -132,20 +137,17 @@ def only(profile: AcceptanceProfile, answers: Sequence[int]) -> AcceptanceProfil
 
 
 def _depth_row(
-    depth: int,
-    timed: Sequence[Served],
-    speculative: Sequence[Served],
-    profile: AcceptanceProfile,
-    projection: SpeedupProjection,
+    depth: int, speculative: Sequence[Served], profile: AcceptanceProfile, projection: SpeedupProjection, pace: float
 ) -> DepthRow:
     expected: Mapping[int, int] = rounds_projected(profile, depth)
     here = [s for s in speculative if s.depth == depth]
+    sums = total(here, depth)
     return DepthRow(
         depth=depth,
-        accept_length_projected=only(profile, [s.answer for s in here]).accept_length(depth),
-        accept_length=total(here, depth).accept_length,
+        accept_length_projected=profile.accept_length(depth),
+        accept_length=sums.accept_length,
         rounds_equal=sum(s.rounds == expected.get(s.answer, 0) for s in here),
         answers=len(here),
-        tok_s_projected=projection.by_depth[depth - 1].tok_s,
-        tok_s=total(timed, depth).tok_s,
+        tok_s_projected=projection.by_depth[depth - 1].tok_s.scaled(pace),
+        tok_s=sums.tok_s,
     )

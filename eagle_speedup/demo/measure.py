@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..eagle3.data import Conversation
-from ..eagle3.decoder import DecodeResult, Rounds, finish, greedy_rounds, speculative_rounds
+from ..eagle3.decoder import DecodeResult, Rounds, greedy_rounds, speculative_rounds
 from ..eagle3.engine import DraftEngine
 from ..eagle3.verifier import LlamaVerifier
 from ..errors import InputError
 
-__all__ = ["BatchDecode", "Served", "Totals", "check", "decoder", "prompts_of", "serve", "total"]
+__all__ = ["Decode", "Served", "Totals", "decoder", "prompts_of", "serve", "total"]
 
-BatchDecode = Callable[[Sequence[int], int], Rounds]
-"""Decode some held-out answers as one batch at a draft depth (0 = plain), a round at a time."""
+Decode = Callable[[int, int], Rounds]
+"""Decode a held-out answer at a draft depth (0 = plain), a round at a time."""
 
 
 _WARM_UP_ROUNDS = 8
@@ -36,7 +35,7 @@ class Served:
     rounds: int
     """Verifier calls after prefill (one a token in plain decoding)."""
     seconds: float
-    """Of those rounds alone; prefill is not timed. NaN where it was decoded in a batch."""
+    """Of those rounds alone; prefill is not timed."""
     ids: tuple[int, ...]
     """The whole answer."""
 
@@ -44,12 +43,6 @@ class Served:
     def of(cls, answer: int, result: DecodeResult) -> Served:
         """From a run of the decoder on one prompt."""
         return cls(answer, result.depth, result.tokens, result.steps, result.seconds, tuple(result.answers[0].ids))
-
-    @classmethod
-    def of_batch(cls, answers: Sequence[int], result: DecodeResult) -> list[Served]:
-        """From a speculative run on several prompts."""
-        pairs = zip(answers, result.answers, strict=True)
-        return [cls(i, result.depth, len(a.ids) - 1, a.rounds, math.nan, tuple(a.ids)) for i, a in pairs]
 
 
 @dataclass(frozen=True)
@@ -83,20 +76,20 @@ def prompts_of(conversations: Sequence[Conversation]) -> list[list[int]]:
 
 def decoder(
     verifier: LlamaVerifier, engine: DraftEngine, prompts: Sequence[Sequence[int]], *, max_new: int, eos_id: int
-) -> BatchDecode:
+) -> Decode:
     """The real decoder."""
 
-    def decode(answers: Sequence[int], depth: int) -> Rounds:
-        chosen = [prompts[i] for i in answers]
+    def decode(answer: int, depth: int) -> Rounds:
+        prompt = [prompts[answer]]
         if depth == 0:
-            return greedy_rounds(verifier, chosen, max_new=max_new, eos_id=eos_id)
-        return speculative_rounds(verifier, engine, chosen, depth=depth, max_new=max_new, eos_id=eos_id)
+            return greedy_rounds(verifier, prompt, max_new=max_new, eos_id=eos_id)
+        return speculative_rounds(verifier, engine, prompt, depth=depth, max_new=max_new, eos_id=eos_id)
 
     return decode
 
 
 def serve(
-    decode: BatchDecode,
+    decode: Decode,
     answers: Sequence[int],
     depths: Sequence[int],
     *,
@@ -117,12 +110,12 @@ def serve(
         go_on: asked with the number of answers done; once it says no, the rest is left out.
     """
     for depth in depths:
-        for _ in zip(range(_WARM_UP_ROUNDS), decode([answers[0]], depth), strict=False):
+        for _ in zip(range(_WARM_UP_ROUNDS), decode(answers[0], depth), strict=False):
             pass
     out: list[Served] = []
     with _no_garbage_collection():
         for done, answer in enumerate(answers, 1):
-            out += [Served.of(answer, result) for result in _side_by_side([decode([answer], d) for d in depths])]
+            out += [Served.of(answer, result) for result in _side_by_side([decode(answer, d) for d in depths])]
             if progress:
                 progress(done, len(answers))
             if not go_on(done):
@@ -141,38 +134,6 @@ def _side_by_side(runs: Sequence[Rounds]) -> list[DecodeResult]:
         except StopIteration as stop:
             results[behind] = stop.value
     return [result for result in results if result is not None]
-
-
-def check(
-    decode: BatchDecode,
-    answers: Sequence[int],
-    depths: Sequence[int],
-    *,
-    batch: int = 8,
-    progress: Callable[[int, int], None] | None = None,
-    go_on: Callable[[int], bool] = lambda answers: True,
-) -> tuple[Served, ...]:
-    """Decode answers speculatively in batches, for their rounds only: several times cheaper than one at a time.
-
-    Args:
-        decode: does it.
-        answers: which.
-        depths: of drafting, at least 1.
-        batch: answers in a batch.
-        progress: called with (done, all) answers.
-        go_on: asked with the number of answers done; once it says no, the rest is left out.
-    """
-    out: list[Served] = []
-    for begin in range(0, len(answers), batch):
-        part = answers[begin : begin + batch]
-        for depth in depths:
-            out += Served.of_batch(part, finish(decode(part, depth)))
-        done = begin + len(part)
-        if progress:
-            progress(done, len(answers))
-        if not go_on(done):
-            break
-    return tuple(out)
 
 
 def total(served: Sequence[Served], depth: int, answers: Sequence[int] | None = None) -> Totals:

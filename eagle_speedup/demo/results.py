@@ -45,5 +45,8 @@ def _validation(validation: Validation) -> dict[str, Any]:
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     rows = [{**asdict(row), "error": row.error} for row in comparison.rows]
-    derived = {key: getattr(comparison, key) for key in ("mean_error", "speedup", "drift", "rounds_all_equal")}
+    derived = {
+        key: getattr(comparison, key)
+        for key in ("mean_error", "mean_error_as_calibrated", "pace", "speedup", "rounds_all_equal")
+    }
     return {**asdict(comparison), **derived, "best_depth": comparison.best.depth, "rows": rows}

@@ -12,7 +12,7 @@ from .calibrating import machine_calibration, measured_points, spread_out
 from .comparing import Comparison, compare
 from .context import Context
 from .machine import Machine, use_threads
-from .measure import BatchDecode, check, decoder, prompts_of, serve
+from .measure import Decode, decoder, prompts_of, serve
 from .prepare import HeldOut
 from .subject import Subject
 from .training import Fit, MainFit, restore
@@ -29,7 +29,7 @@ def calibrate_machine(
         if file.is_file() and run.journal.state.threads == machine.decode_threads:
             calibration = load_calibration(file)
         else:
-            answers = _spread(held_out, _timed_answers(held_out, plan), plan.calibration_answers)
+            answers = _spread(held_out, plan.calibration_answers)
             decode = _decoder(subject, held_out, restore(fit.module(1), run.folder.early_checkpoint))
             with run.story.bar("answers") as bar, use_threads(machine.decode_threads):
                 served = serve(decode, answers, (0, *depths), progress=bar)
@@ -58,35 +58,26 @@ def measure(
     until_s = plan.total_s - settings.budget.reserve_s / 2
 
     def go_on(answers: int) -> bool:
-        return answers < settings.held_out.least_timed or run.clock.elapsed() < until_s
+        return answers < settings.held_out.least_served or run.clock.elapsed() < until_s
 
     with story.phase("Measurement by real decoding"):
         decode = _decoder(subject, held_out, drafter)
-        with story.bar("answers, one at a time") as bar, use_threads(machine.decode_threads):
-            timed = serve(decode, _timed_answers(held_out, plan), (0, *depths), progress=bar, go_on=go_on)
-        others = sorted(set(range(len(held_out.conversations))) - {s.answer for s in timed})
-        with story.bar("answers, in batches") as bar:
-            checked = check(decode, others, depths, progress=bar)
-        comparison = compare(timed, checked, held_out.answers, done.best.profile, calibration)
-        story.say(f"{comparison.timed} answers timed one at a time: plain and at every depth in turn, prefill excluded")
-        if others:
-            story.say(f"{len(others)} further answers decoded in batches, for their rounds")
-        if comparison.timed < plan.timed:
-            story.warn(f"the machine is slower than planned: {plan.timed} answers were to be timed")
+        with story.bar("answers") as bar, use_threads(machine.decode_threads):
+            served = serve(decode, _spread(held_out, plan.held_out), (0, *depths), progress=bar, go_on=go_on)
+        comparison = compare(served, held_out.answers, done.best.profile, calibration)
+        answers = comparison.rows[0].answers
+        story.say(f"{answers} answers, one at a time: plain and every depth side by side, prefill not timed")
+        if answers < plan.held_out:
+            story.warn(f"the machine is slower than planned: {plan.held_out - answers} further answers are left out")
         run.journal.note()
     return comparison
 
 
-def _timed_answers(held_out: HeldOut, plan: Plan) -> list[int]:
-    return _spread(held_out, range(len(held_out.conversations)), plan.timed)
+def _spread(held_out: HeldOut, count: int) -> list[int]:
+    return spread_out(count, [len(c.ids) for c in held_out.conversations])
 
 
-def _spread(held_out: HeldOut, answers: Sequence[int], count: int) -> list[int]:
-    lengths = [len(held_out.conversations[i].ids) for i in answers]
-    return [answers[i] for i in spread_out(count, lengths)]
-
-
-def _decoder(subject: Subject, held_out: HeldOut, drafter: Eagle3Drafter) -> BatchDecode:
+def _decoder(subject: Subject, held_out: HeldOut, drafter: Eagle3Drafter) -> Decode:
     prompts = prompts_of(held_out.conversations)
     return decoder(
         subject.verifier, DraftEngine(drafter), prompts, max_new=subject.recipe.max_new, eos_id=subject.eos_id

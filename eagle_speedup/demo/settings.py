@@ -36,9 +36,7 @@ class BudgetSettings:
     calibration_share: float = MISSING
     """Share for the calibration of this machine."""
     measurement_share: float = MISSING
-    """Share for the answers that are timed at the end, one at a time."""
-    checking_share: float = MISSING
-    """Share for further held-out answers, which are decoded in batches, for their rounds only."""
+    """Share for decoding the held-out answers at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +45,8 @@ class HeldOutSettings:
 
     least: int = MISSING
     """Fewest answers, however small the budget."""
-    least_timed: int = MISSING
-    """Fewest of them that are timed."""
+    least_served: int = MISSING
+    """Fewest of them that are decoded, even if the time is up."""
     most: int = MISSING
     """Most answers, however large it is."""
 
@@ -147,6 +145,6 @@ def _checked(settings: Settings) -> Settings:
         if not depths or min(depths) < 1 or len(set(depths)) != len(depths):
             raise InputError(f"serving.{name}", depths, "must be different numbers of at least 1")
     held_out = settings.held_out
-    if not 2 <= held_out.least_timed <= held_out.least <= held_out.most:
-        raise InputError("held_out.least", held_out.least, "must lie in [held_out.least_timed, held_out.most]")
+    if not 2 <= held_out.least_served <= held_out.least <= held_out.most:
+        raise InputError("held_out.least", held_out.least, "must lie in [held_out.least_served, held_out.most]")
     return settings

@@ -28,7 +28,7 @@ MINUTES = 10.0
 STEPS = StepBudget(last_step=45, interval=5)
 CHANGES = {
     "budget": {"warm_up_share": 1e-6, "measurement_share": 1e-6},
-    "held_out": {"least": 12, "most": 12, "least_timed": 5},
+    "held_out": {"least": 12, "most": 12, "least_served": 5},
 }
 
 

@@ -33,18 +33,18 @@ def plan_of(machine=MACHINE, minutes=6.0, decode=True):
 def test_the_parts_leave_time_for_training():
     plan = plan_of()
     assert plan.total_s == 360
-    assert 2 <= plan.calibration_answers <= plan.timed <= plan.held_out <= SETTINGS.held_out.most
+    assert 2 <= plan.calibration_answers <= plan.held_out <= SETTINGS.held_out.most
     assert 0 < plan.conversations <= 400
     assert plan.train_until_s > plan.warm_up_s + SETTINGS.budget.features_share * 360 + 60
 
 
 def test_a_slower_machine_and_a_shorter_budget_do_less():
     usual, slow, short = plan_of(), plan_of(replace(MACHINE, step_ms=30.0, positions_s=400.0)), plan_of(minutes=1.5)
-    assert slow.timed < usual.timed and slow.conversations < usual.conversations
-    assert short.timed <= usual.timed and short.conversations < usual.conversations
+    assert slow.held_out < usual.held_out and slow.conversations < usual.conversations
+    assert short.held_out <= usual.held_out and short.conversations < usual.conversations
     assert short.warm_up_s == pytest.approx(usual.warm_up_s / 4)
     very_slow = plan_of(replace(MACHINE, step_ms=500.0, positions_s=40.0))
-    assert (very_slow.timed, very_slow.held_out) == (SETTINGS.held_out.least_timed, SETTINGS.held_out.least)
+    assert very_slow.held_out == SETTINGS.held_out.least
 
 
 def test_little_memory_cuts_the_training_set():
@@ -54,7 +54,7 @@ def test_little_memory_cuts_the_training_set():
 
 def test_without_decoding_its_time_goes_to_training():
     assert plan_of(decode=False).train_until_s == 360 - SETTINGS.budget.reserve_s
-    assert plan_of(decode=False).calibration_answers == plan_of(decode=False).timed == 0
+    assert plan_of(decode=False).calibration_answers == 0
 
 
 def test_a_plan_survives_the_run_folder():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from eagle_speedup.acceptance import TTTAcceptance
 from eagle_speedup.demo.calibrating import machine_calibration, measured_points, spread_out
 from eagle_speedup.demo.comparing import compare, rounds_projected
 from eagle_speedup.demo.machine import Machine
-from eagle_speedup.demo.measure import Served, check, serve, total
+from eagle_speedup.demo.measure import Served, serve, total
 from eagle_speedup.eagle3.decoder import Answer, DecodeResult, finish, greedy_decode, greedy_rounds
 from eagle_speedup.errors import InputError
 
@@ -44,8 +43,7 @@ def profile():
 def test_all_depths_write_an_answer_side_by_side():
     order, collecting = [], []
 
-    def decode(answers, depth):
-        (answer,) = answers
+    def decode(answer, depth):
         for tokens in range(0, 6, depth + 1):  # a round makes depth + 1 tokens
             order.append((answer, depth, tokens))
             collecting.append(gc.isenabled())
@@ -66,7 +64,7 @@ def test_all_depths_write_an_answer_side_by_side():
 
 
 def test_serving_stops_when_the_time_is_up():
-    def decode(answers, depth):
+    def decode(answer, depth):
         yield from ()
         return DecodeResult([Answer(3, [1, 2, 3])], depth, 1, seconds=0.1, steps=2)
 
@@ -103,10 +101,10 @@ def test_rounds_of_every_answer():
         rounds_projected(crowded.compute(), 1)
 
 
-def comparison_of(timed, others=()):
+def comparison_of(runs):
     points = measured_points([served(0, 0, 5, 0.05), served(0, 1, 4, 0.052), served(0, 3, 3, 0.042)], (0, 1, 3), [[0]])
     calibration = machine_calibration(points, "tiny", MACHINE)
-    return compare(timed, others, [IDS[0], IDS[1], (3,)], profile(), calibration)
+    return compare(runs, [IDS[0], IDS[1], (3,)], profile(), calibration)
 
 
 def test_equal_rounds_and_answers():
@@ -117,18 +115,8 @@ def test_equal_rounds_and_answers():
     assert row.accept_length == row.accept_length_projected.value == 8 / 5
     assert row.tok_s == pytest.approx(8 / 0.065) and comparison.plain_tok_s == pytest.approx(100.0)
     assert comparison.mean_error == abs(row.error) == pytest.approx(abs(row.tok_s_projected.value / row.tok_s - 1))
-    assert comparison.speedup == pytest.approx(1.6 / 1.3) and abs(comparison.drift) < 0.01
-    assert comparison.timed == 2
-
-
-def test_what_was_decoded_in_a_batch_counts_for_rounds_and_not_for_time():
-    timed = [served(0, 0, 5, 0.05), served(0, 1, 3, 0.039)]
-    (row,) = comparison_of(timed, [served(1, 1, 2, math.nan)]).rows
-    assert row.accept_length == row.accept_length_projected.value == 8 / 5
-    assert (row.rounds_equal, row.answers) == (2, 2)
-    assert row.tok_s == pytest.approx(5 / 0.039)
-    # 13 ms a round were calibrated, and the timed answer takes 5/3 tokens a round, not 8/5.
-    assert row.tok_s_projected.value == pytest.approx(5 / 0.039, rel=0.02)
+    assert comparison.speedup == pytest.approx(1.6 / 1.3)
+    assert comparison.pace == pytest.approx(1.0, abs=0.01)
 
 
 def test_a_round_too_many_or_another_token_is_found():
@@ -147,25 +135,24 @@ def test_only_what_was_served_is_compared():
     assert row.rounds_equal == row.answers == 1
 
 
+def test_the_projection_follows_the_machine_s_pace():
+    slow = 1.2  # everything takes so much longer than when it was calibrated
+    runs = [served(0, 0, 5, slow * 0.05), served(0, 1, 3, slow * 0.039)]
+    comparison = comparison_of(runs)
+    assert comparison.pace == pytest.approx(1 / slow, rel=0.01)
+    assert comparison.mean_error < 0.02
+    assert comparison.mean_error_as_calibrated == pytest.approx(slow - 1, abs=0.02)
+
+
+def test_the_pace_hides_no_error_of_the_speedup():
+    # Plain decoding is as fast as when it was calibrated, rounds take a fifth longer.
+    comparison = comparison_of([served(0, 0, 5, 0.05), served(0, 1, 3, 1.2 * 0.039)])
+    assert comparison.mean_error == pytest.approx(0.2, abs=0.02)
+
+
 def test_an_answer_of_one_token_takes_no_round():
     runs = [served(0, 0, 5, 0.05), Served(2, 0, 0, 0, 0.0, (3,)), served(0, 1, 3, 0.039), Served(2, 1, 0, 0, 0.0, (3,))]
     assert comparison_of(runs).rows[0].rounds_equal == 2
-
-
-def test_batches_are_decoded_at_every_depth():
-    calls = []
-
-    def decode(answers, depth):
-        yield from ()
-        calls.append((list(answers), depth))
-        made = [Answer(3, [1, 2, 3], accepted=[1] * (i % 2), verified=[1] * (i % 2)) for i in answers]
-        return DecodeResult(made, depth, len(answers), seconds=0.1, steps=2)
-
-    result = check(decode, [4, 2, 9], (1, 3), batch=2)
-    assert calls == [([4, 2], 1), ([4, 2], 3), ([9], 1), ([9], 3)]
-    assert [(s.answer, s.depth, s.rounds, s.tokens) for s in result[-2:]] == [(9, 1, 1, 2), (9, 3, 1, 2)]
-    assert all(math.isnan(s.seconds) for s in result)
-    assert check(decode, [], (1,)) == ()
 
 
 def test_the_calibration_gives_back_what_was_timed():

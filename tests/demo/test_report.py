@@ -26,9 +26,8 @@ def comparison(**changes):
     row = DepthRow(1, Estimate(1.52, 1.45, 1.59), 1.52, 30, 30, Estimate(168.9, 160.0, 177.0), 165.0)
     values: dict[str, Any] = {
         "rows": (row,),
-        "timed": 30,
         "plain_tok_s": 140.0,
-        "plain_projected": Estimate.exact(141.0),
+        "plain_calibrated": Estimate.exact(141.0),
         "different": 0,
         "checked": 30,
     }
@@ -62,7 +61,8 @@ def test_what_holds_is_told_as_counted():
 
 def test_what_does_not_hold_is_told_too():
     unequal = DepthRow(1, Estimate(1.52, 1.45, 1.59), 1.5, 28, 30, Estimate(168.9, 160.0, 177.0), 165.0)
-    lines = verdict_lines(comparison(rows=(unequal,), different=2, plain_projected=Estimate.exact(160.0)))
+    lines = verdict_lines(comparison(rows=(unequal,), different=2, plain_calibrated=Estimate.exact(160.0)))
     assert lines[0].startswith("2 answers differ")
     assert "only 28 of 30 at depth 1" in lines[1]
-    assert "12% slower than when it was calibrated" in lines[-1]
+    assert "12% slower than when this machine was calibrated" in lines[-1]
+    assert "its error would be 17.0 %" in lines[-1]  # (1 + 2.36 %) * 160 / 140 - 1

@@ -24,7 +24,7 @@ from eagle_speedup.errors import InputError
         ({"budget": {"features_share": 0.8}}, "budget = .*must leave at least a tenth for training"),
         ({"budget": {"features_share": 0.0}}, r"budget.features_share = 0.0: must lie in \(0, 1\)"),
         ({"serving": {"depths": [0, 1]}}, r"serving.depths = \(0, 1\): must be different numbers of at least 1"),
-        ({"held_out": {"least": 90}}, r"held_out.least = 90: must lie in \[held_out.least_timed, held_out.most\]"),
+        ({"held_out": {"least": 90}}, r"held_out.least = 90: must lie in \[held_out.least_served, held_out.most\]"),
     ],
 )
 def test_a_wrong_constant_is_named(changes, message):
