@@ -1,19 +1,38 @@
 """Back-test of the throughput model: predicts measured series from a few of their points and prints the README's table.
 
-    python benchmarks/backtest.py                 the series of the shipped calibrations
-    python benchmarks/backtest.py SERIES.yaml     a file of published series
+    python benchmarks/backtest.py                       the series of the shipped calibrations
+    python benchmarks/backtest.py SERIES.yaml           a file of published series
+    python benchmarks/backtest.py SERIES.yaml --models  the same, model by model
+    python benchmarks/backtest.py SERIES.yaml --leave-out [DRAWS]
+                                                        the hold-out check, about half a minute a draw (default: 16)
+
+Where the constants come from: everything a fold does not tell is a belief, `eagle_speedup.throughput.Prior`. Its
+numbers were fitted by hand to the 51 published series that hold a baseline, and rounded; they are not blind to the
+figures of the first table. The hold-out check is: it draws those constants anew from wide ranges and judges every model
+by the draw that serves the other models best (see `eagle_speedup.throughput.holdout`).
 
 Ends with status 1 when a goal is missed.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
 
 from eagle_speedup.errors import InputError
 from eagle_speedup.throughput import calibration_names, load_calibration
-from eagle_speedup.throughput.backtest import Prediction, Summary, backtest, flagged_series, load_series, series_of
-from eagle_speedup.throughput.backtest import summarise as summary_of
+from eagle_speedup.throughput.backtest import (
+    Prediction,
+    Series,
+    Summary,
+    backtest,
+    flagged_series,
+    load_series,
+    series_of,
+    summarise,
+)
+from eagle_speedup.throughput.holdout import hold_out, random_priors
 
 NAMES = {
     "A": "A: another data set or drafter",
@@ -22,36 +41,74 @@ NAMES = {
     "ABC": "A, B and C",
     "one": "one point only",
 }
+HEAD = "| {} | predictions | median error | p90 | inside the 90 % interval | half-width | simple rule | regret |"
 
 
 def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="Back-test of the throughput model.")
+    parser.add_argument("file", nargs="?", help="YAML file of series (default: the shipped calibrations)")
+    parser.add_argument("--models", action="store_true", help="one row per protocol and model as well")
+    parser.add_argument("--leave-out", type=int, nargs="?", const=16, metavar="DRAWS", help="the hold-out check")
+    chosen = parser.parse_args(arguments)
     try:
-        series = load_series(arguments[0]) if arguments else tuple(
+        series = load_series(chosen.file) if chosen.file else tuple(
             s for name in calibration_names() for s in series_of(load_calibration(name))
         )  # fmt: skip
-    except (InputError, OSError) as error:
+    except InputError as error:
         print(error, file=sys.stderr)
         return 2
+    if chosen.leave_out is not None:
+        return show_hold_out(series, max(2, chosen.leave_out))
     predictions = backtest(series)
     flagged = flagged_series(series)
-    kept = [p for p in predictions if not p.flagged]
     print(f"{len(series)} series with baseline and accept length, {len(flagged)} of them flagged as inconsistent\n")
-    print(
-        "| protocol | predictions | median error | p90 | inside the 90 % interval | half-width | simple rule | regret |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
-    rows = {name: summary_of(chosen) for name in NAMES if (chosen := select(kept, name))}
-    for name, row in rows.items():
-        print(line(NAMES[name], row))
+    rows = show_table(predictions)
     for reason in sorted(set(flagged.values())):
         apart = [p for p in predictions if flagged.get(p.series) == reason and p.protocol != "one"]
-        print(f"\nReported apart ({reason}): " + (line("A, B and C", summary_of(apart)) if apart else "no predictions"))
+        print(f"\nReported apart ({reason}): " + (line("A, B and C", summarise(apart)) if apart else "no predictions"))
+    if chosen.models:
+        show_models(predictions, series)
     missed = misses(rows)
     print("\n" + ("All goals met." if not missed else "Missed: " + "; ".join(missed)))
     return 1 if missed else 0
 
 
-def select(predictions: list[Prediction], name: str) -> list[Prediction]:
+def show_table(predictions: Sequence[Prediction]) -> dict[str, Summary]:
+    """Print one row per protocol over consistent series, and return them."""
+    kept = [p for p in predictions if not p.flagged]
+    print(HEAD.format("protocol") + "\n" + "|---" * 8 + "|")
+    rows = {name: summarise(chosen) for name in NAMES if (chosen := select(kept, name))}
+    for name, row in rows.items():
+        print(line(NAMES[name], row))
+    return rows
+
+
+def show_models(predictions: Sequence[Prediction], series: Sequence[Series]) -> None:
+    """Print one row per protocol and model."""
+    model_of = {s.id: s.node[0].rsplit("/", 1)[-1] for s in series}
+    groups: dict[str, list[Prediction]] = {}
+    for p in sorted(predictions, key=lambda p: (p.protocol, model_of[p.series])):
+        name = f"{p.protocol}, {model_of[p.series]}" + (" (flagged)" if p.flagged else "")
+        groups.setdefault(name, []).append(p)
+    print("\n" + HEAD.format("protocol, model") + "\n" + "|---" * 8 + "|")
+    for name, group in groups.items():
+        print(line(name, summarise(group)))
+
+
+def show_hold_out(series: Sequence[Series], draws: int) -> int:
+    """Print the table of predictions whose prior never saw the model they predict."""
+    found = hold_out(series, random_priors(draws))
+    print(f"Hold-out over {len(found.chosen)} models: of {draws} random priors the one that serves the others best\n")
+    show_table(found.predictions)
+    low, high = found.spread
+    print(
+        f"\nMean interval score over the draws: {low:.3f} (best) to {high:.3f} (worst); draw chosen without each model:"
+    )
+    print(", ".join(f"{model.rsplit('/', 1)[-1]} {number}" for model, number in found.chosen.items()))
+    return 0
+
+
+def select(predictions: Sequence[Prediction], name: str) -> list[Prediction]:
     wanted = ("A", "B", "C") if name == "ABC" else (name,)
     return [p for p in predictions if p.protocol in wanted]
 
@@ -68,13 +125,13 @@ def misses(rows: dict[str, Summary]) -> list[str]:
     if total is not None:
         out += [] if total.median <= 0.04 else [f"median error {total.median:.1%} above 4 %"]
         out += [] if total.p90 <= 0.12 else [f"p90 {total.p90:.1%} above 12 %"]
-        out += [] if 0.85 <= total.coverage <= 0.95 else [f"coverage {total.coverage:.0%} outside 85..95 %"]
         out += [] if total.regret <= 0.02 else [f"regret {total.regret:.1%} above 2 %"]
-    for name in ("A", "B", "C"):
-        if name in rows and round(rows[name].median, 3) > round(rows[name].rule_median, 3):
-            out.append(f"protocol {name} worse than the simple rule")
-    if "one" in rows and rows["one"].coverage < 0.85:
-        out.append(f"one point: coverage {rows['one'].coverage:.0%} below 85 %")
+    for name, row in rows.items():
+        high = 1.0 if name == "one" else 0.95
+        if not 0.85 <= row.coverage <= high:
+            out.append(f"{NAMES[name]}: coverage {row.coverage:.1%} outside 85..{high:.0%}")
+        if name != "one" and round(row.median, 3) > round(row.rule_median, 3):
+            out.append(f"{NAMES[name]}: worse than the simple rule")
     return out
 
 

@@ -25,16 +25,7 @@ _COLUMNS = (
 
 def rows(path: str, protocols: Sequence[str]) -> list[dict[str, Any]]:
     """One row per protocol, one over all of them, and one over those the model itself flagged as inconsistent."""
-    import yaml
-
-    try:
-        predictions = backtest(load_series(path), tuple(protocols))
-    except OSError as error:
-        raise InputError("file", path, error.strerror or "can not be read") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise InputError("file", path, "is not plain YAML") from None
-    except (AttributeError, KeyError, TypeError):
-        raise InputError("file", path, "must hold a list of series, each with id, kind and points") from None
+    predictions = backtest(load_series(path), tuple(protocols))
     if not predictions:
         raise InputError("file", path, "holds no series with a baseline and accept lengths to predict from")
     sound = [p for p in predictions if not p.flagged]

@@ -26,6 +26,8 @@ from .calibration import Calibration
 from .checks import inconsistency
 from .model import ThroughputModel, calibrate
 from .points import MeasuredPoint
+from .prior import Prior
+from .strict_yaml import get_list, get_number, get_text, read_yaml, within
 
 __all__ = [
     "PROTOCOLS",
@@ -103,15 +105,11 @@ class Prediction:
 
 def load_series(path: str | Path) -> tuple[Series, ...]:
     """Series of a benchmark file that hold a baseline and an accept length; others can't be back-tested."""
-    import yaml
-
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    with Path(path).open(encoding="utf-8") as handle:
-        data = yaml.load(handle, Loader=loader)
-    if not isinstance(data, Mapping) or not isinstance(data.get("series"), list):
-        raise InputError("series", str(path), "must be a YAML file with a list under 'series'")
-    found = (_series(item) for item in data["series"] if item.get("kind") == "throughput")
-    return tuple(s for s in found if s.rows)
+    data = read_yaml(Path(path))
+    if not isinstance(data.get("series"), list):
+        raise InputError("series", data.get("series"), "must be a list of series")
+    found = get_list(data, "", "series", _series)
+    return tuple(s for s in found if s is not None and s.rows)
 
 
 def series_of(calibration: Calibration) -> tuple[Series, ...]:
@@ -129,39 +127,52 @@ def series_of(calibration: Calibration) -> tuple[Series, ...]:
     return tuple(s for s in out if s.rows)
 
 
-def _series(item: Mapping[str, Any]) -> Series:
+def _series(item: Any, path: str) -> Series | None:
+    """One series; None where it measures no throughput."""
+    if not isinstance(item, Mapping):
+        raise InputError(path, item, "must be a mapping")
+    if item.get("kind") != "throughput":
+        return None
     hardware = item.get("hardware") or {}
+    if not isinstance(hardware, Mapping):
+        raise InputError(f"{path}.hardware", hardware, "must be a mapping or null")
     node = [item.get("target_model"), item.get("engine"), item.get("engine_version"), *hardware.values()]
     dataset = str(item.get("dataset"))
-    baselines = [_point(b, dataset, 0) for b in item.get("baseline") or ()]
+    baselines = [p for _, p in get_list(item, path, "baseline", lambda data, at: (data, _point(data, at, dataset, 0)))]
     rows = []
-    for data in item.get("points") or ():
-        depth = data.get("k")
-        known = data.get("output_tok_s") and data.get("al") and depth
-        tree = data.get("topk") is None or (data["topk"] > 1 and not data.get("num_draft_tokens"))
-        if not known or tree:
+    for data, point in get_list(item, path, "points", lambda data, at: (data, _point(data, at, dataset, None))):
+        if point is None or not point.depth or not point.accept_length:
             continue
-        point = _point(data, dataset, depth)
         for base in baselines:
-            if (base.batch, base.context_tokens) == (point.batch, point.context_tokens):
+            if base is not None and (base.batch, base.context_tokens) == (point.batch, point.context_tokens):
                 rows.append(Row(point, base, str(data.get("drafter") or item.get("drafter"))))
                 break
-    return Series(item["id"], tuple(map(str, node)), tuple(rows))
+    return Series(get_text(item, path, "id") or path, tuple(map(str, node)), tuple(rows))
 
 
-def _point(data: Mapping[str, Any], dataset: str, depth: int) -> MeasuredPoint:
-    rate = data.get("output_tok_s") or np.nan
-    if not np.isfinite(rate):
-        rate = 1000.0 / data["tpot_ms"] if data.get("tpot_ms") else 1e-9
-    return MeasuredPoint(
-        depth,
-        float(rate),
-        accept_length=data.get("al") if depth else None,
-        batch=int(data.get("batch") or data.get("concurrency") or 1),
-        context_tokens=data.get("context_tokens"),
-        topk=int(data.get("topk") or 1),
-        num_draft_tokens=data.get("num_draft_tokens"),
-        workload=str(data.get("dataset") or dataset),
+def _point(data: Any, path: str, dataset: str, depth: int | None) -> MeasuredPoint | None:
+    """One measurement (``depth`` None: the one it names); None where it holds no total tok/s, or a tree of no size."""
+    if not isinstance(data, Mapping):
+        raise InputError(path, data, "must be a mapping")
+    depth = data.get("k") if depth is None else depth
+    topk = data.get("topk") or (1 if depth == 0 else None)
+    rate, tpot = get_number(data, path, "output_tok_s"), get_number(data, path, "tpot_ms")
+    if not rate and depth == 0 and tpot:
+        rate = 1000.0 / tpot
+    if not rate or topk is None or (topk > 1 and not data.get("num_draft_tokens")):
+        return None
+    return within(
+        path,
+        lambda: MeasuredPoint(
+            depth,
+            rate,
+            accept_length=data.get("al") if depth else None,
+            batch=data.get("batch") or data.get("concurrency") or 1,
+            context_tokens=data.get("context_tokens"),
+            topk=topk,
+            num_draft_tokens=data.get("num_draft_tokens"),
+            workload=str(data.get("dataset") or dataset),
+        ),
     )
 
 
@@ -199,13 +210,15 @@ def folds(series: Sequence[Series]) -> Iterator[Fold]:
             yield "one", [row], [(s.id, r) for r in s.rows if r is not row]
 
 
-def backtest(series: Sequence[Series], protocols: Sequence[str] = PROTOCOLS) -> list[Prediction]:
-    """Predict every fold of every protocol."""
+def backtest(
+    series: Sequence[Series], protocols: Sequence[str] = PROTOCOLS, prior: Prior | None = None
+) -> list[Prediction]:
+    """Predict every fold of every protocol, all from one prior (default: `Prior`)."""
     flagged = flagged_series(series)
     out: list[Prediction] = []
     for number, (protocol, known, wanted) in enumerate(folds(series)):
         if protocol in protocols:
-            model = calibrate(_with_baselines(known, wanted))
+            model = calibrate(_with_baselines(known, wanted), prior=prior)
             out += [_predict(protocol, number, model, known, name, row, name in flagged) for name, row in wanted]
     return out
 

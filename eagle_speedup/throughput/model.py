@@ -14,17 +14,17 @@ from .advice import Advice, Option, choose
 from .checks import check_range, fit_warnings, inconsistency
 from .grid import Grid, interval
 from .points import MeasuredPoint
-from .posterior import Array, Fit, fit_map
+from .posterior import Array, Fit, Problem, fit_map
 from .prior import Prior
 from .rounds import Cells, RoundTime
 
 __all__ = ["ThroughputModel", "calibrate"]
 
-MODEL_VERSION = 2  # part of every fingerprint: another formula is another calibration
+MODEL_VERSION = 3  # part of every fingerprint: another formula is another calibration
 _N_DRAWS = 400
 _MAX_DRAWN = 60_000  # draws times cells: large grids make do with fewer draws
 _SCATTER = 1.25  # Student-t noise of 5 degrees of freedom as wide, at 90 %, as a normal one of this many scales
-_SCATTER_FLOOR = 0.012  # no published benchmark repeats better than this
+_SCATTER_FLOOR = 0.008  # no published benchmark repeats better than this
 
 
 def calibrate(points: Sequence[MeasuredPoint], *, prior: Prior | None = None) -> ThroughputModel:
@@ -66,7 +66,7 @@ class ThroughputModel:
         """12 hex digits of the points, the prior and the model's version; the order of the points does not matter."""
         self.residuals: tuple[float, ...] = tuple(float(r) for r in np.expm1(self._fit.residuals))
         """Measured over fitted time, minus 1, of every usable point in canonical order."""
-        self.noise: float = self._fit.noise
+        self.noise: float = self._fit.problem.noise
         """Scatter of one measurement, relative, estimated from the residuals."""
         self.inconsistent: str | None = inconsistency(self._usable)
         """Why the points contradict each other or physics; None where they do not."""
@@ -91,7 +91,8 @@ class ThroughputModel:
         """Posterior draws ``(round_ms [n, len(depths)], step_ms [n])``; deterministic, and paired over depths."""
         cells = self._cells([0, *depths], [batch], context_tokens)
         times = self._form.log_round(self._fit.draws(n), cells)
-        unseen = self._form.unseen_spread(cells) * np.random.default_rng(5).standard_normal(times.shape)
+        unseen = self._fit.scatter * self._form.unseen_spread(cells)
+        unseen = unseen * np.random.default_rng(5).standard_normal(times.shape)
         times = np.exp(times + unseen)
         return times[:, 1:], times[:, 0]
 
@@ -234,10 +235,10 @@ class ThroughputModel:
         decode = np.exp(rounds + form.workload_effect(theta, cells)) / value
         token = np.log(decode.reshape(-1, *shape) + outside[:, None]).reshape(rounds.shape)
         base = np.log(np.exp(steps) + outside)
-        unseen = form.unseen_spread(cells)
+        unseen = form.unseen_spread(cells) * self._fit.scatter
         new_workload = np.where((cells.workload < 0) & (cells.depth > 0), self.prior.workload_spread, 0.0)
         noise = _SCATTER * np.hypot(self.noise, _SCATTER_FLOOR)
-        scatter = np.hypot(np.hypot(unseen, new_workload), noise)
+        scatter = np.hypot(np.hypot(unseen, self._fit.scatter * new_workload), noise)
         sides = np.log([lo / value, hi / value])
         per_second = np.log(1000.0 * cells.batch)
         repeated = np.tile(steps, shape[0])
@@ -267,9 +268,9 @@ def _fit(form: RoundTime, points: Sequence[MeasuredPoint], prior: Prior) -> Fit:
         result: Array = np.where(engine, decode, np.log(np.exp(decode) / accept + outside))
         return result
 
-    level = float(np.median(observed + np.log(accept)))
+    level = float(np.sort(observed + np.log(accept))[len(observed) // 2])
     mean, spread = form.prior_moments(level)
-    return fit_map(predict, observed, weight, mean, spread, prior.noise)
+    return fit_map(Problem(predict, observed, weight, mean, spread, form.scatters, prior.noise))
 
 
 def fingerprint(points: Sequence[MeasuredPoint], prior: Prior) -> str:

@@ -1,28 +1,73 @@
 """Robust maximum a posteriori fit with a Gaussian prior, and draws around it.
 
 All parameters are unconstrained reals (logarithms of positive quantities), so every draw is a physical model. The
-likelihood is Student-t, so one wild point moves the fit little; the scale of the noise is estimated from the residuals
-with a prior, so one or two points do not look perfect only because they can be fitted exactly.
+likelihood is Student-t, so one wild point moves the fit little. How much a node scatters is estimated as one factor on
+the noise and on the spreads of the effects that stand for scatter (of workloads and configurations), with a prior, so
+one or two points do not look perfect only because they can be fitted exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Fit", "fit_map"]
+__all__ = ["Fit", "Problem", "fit_map"]
 
 Array = NDArray[np.float64]
 
 _DOF = 5.0  # Student-t degrees of freedom of the measurement noise
-_SCALE_DOF = 4.0  # how many points the prior on the noise scale is worth
+_SCALE_DOF = 8.0  # how many residuals the prior on the scatter is worth
 _MAX_STEPS = 60
 _RETURN_STEPS = 4  # iterations that lead a draw back to the data
 _RIDGE = 0.1  # share of the noise variance within which that need not be exact
+_ASTRAY = 5.0  # standard deviations by which a draw may exceed the usual misfit
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What to fit."""
+
+    predict: Callable[[Array], Array]
+    """Predictions [n, N] of parameters [n, P], all draws in one call."""
+    observed: Array
+    """Measured, [N]."""
+    weight: Array
+    """Factors on the precision of each, [N]."""
+    prior_mean: Array
+    """[P]."""
+    prior_sd: Array
+    """[P]."""
+    scatters: NDArray[np.bool_]
+    """Parameters whose spread follows the scatter of the node, [P]."""
+    noise: float
+    """Scale of one ordinary residual (in the units of the observations: a natural logarithm)."""
+
+    def scattered(self, factor: float) -> Problem:
+        """The same with another scatter."""
+        spread = np.where(self.scatters, factor * self.prior_sd, self.prior_sd)
+        return replace(self, prior_sd=spread, noise=factor * self.noise)
+
+    def cost(self, theta: Array) -> Array:
+        """Negative log posterior density, up to a constant, [n], of parameters [n, P]."""
+        return self.cost_of(self.predict(theta), theta)
+
+    def cost_of(self, values: Array, theta: Array) -> Array:
+        """`cost` where the predictions [n, N] are known."""
+        square = self.weight * (self.observed - values) ** 2 / self.noise**2
+        misfit = 0.5 * (_DOF + 1.0) * np.log1p(square / _DOF).sum(axis=1)
+        result: Array = misfit + 0.5 * (((theta - self.prior_mean) / self.prior_sd) ** 2).sum(axis=1)
+        return result
+
+    def curvature(self, theta: Array, fitted: Array, jacobian: Array) -> tuple[Array, Array]:
+        """Hessian (Gauss-Newton) of the cost [P, P], and its negative gradient [P]."""
+        residual, precision = self.observed - fitted, 1.0 / self.prior_sd**2
+        w = _robust_weights(self.weight * residual**2 / self.noise**2) * self.weight / self.noise**2
+        hessian = (jacobian.T * w) @ jacobian + np.diag(precision)
+        return hessian, (jacobian.T * w) @ residual - precision * (theta - self.prior_mean)
 
 
 @dataclass(frozen=True)
@@ -33,16 +78,14 @@ class Fit:
     """Mode, [P]."""
     root: Array
     """Square root of the posterior covariance, [P, P]: ``root @ root.T`` is the covariance."""
-    noise: float
-    """Scale of one ordinary point's residual (in the units of the observations: a natural logarithm)."""
+    scatter: float
+    """Factor on the noise and on the spreads that stand for scatter; 1 = as the prior expects."""
     residuals: Array
     """Observed minus fitted, [N]."""
-    predict: Callable[[Array], Array]
-    """Predictions [n, N] of parameters [n, P]."""
     jacobian: Array
     """Of the predictions at the mode, [N, P]."""
-    prior_sd: Array
-    """Prior standard deviations, [P]."""
+    problem: Problem
+    """What was fitted, its scatter as estimated."""
 
     def draws(self, n: int, seed: int = 0) -> Array:
         """``n`` draws of the parameters, [n, P]; the same for the same seed.
@@ -51,64 +94,47 @@ class Fit:
         to it: its predictions at the data must be those of the linearised model (randomise, then optimise; Bardsley et
         al. 2014, here with the Jacobian frozen at the mode and the prior as metric).
         """
-        theta = self.theta + np.random.default_rng(seed).standard_normal((n, self.theta.size)) @ self.root.T
-        mode = self.predict(self.theta[None])[0]
-        target = mode + (theta - self.theta) @ self.jacobian.T
-        scaled = self.jacobian * self.prior_sd**2
-        ridge = _RIDGE * self.noise**2 * np.eye(len(mode))
+        predict, size = self.problem.predict, self.theta.size
+        theta = self.theta + np.random.default_rng(seed).standard_normal((n, size)) @ self.root.T
+        target = self.problem.observed - self.residuals + (theta - self.theta) @ self.jacobian.T
+        scaled = self.jacobian * self.problem.prior_sd**2
+        ridge = _RIDGE * self.problem.noise**2 * np.eye(len(scaled))
         gain = np.linalg.solve(scaled @ self.jacobian.T + ridge, scaled)
         for _ in range(_RETURN_STEPS):
-            miss = np.clip(target - self.predict(theta), -1.0, 1.0)
-            theta = theta + miss @ gain
-        return theta
+            theta = theta + np.clip(target - predict(theta), -1.0, 1.0) @ gain
+        # Where the curvature is strong the return can lead astray. Twice the rise over the mode is chi-squared.
+        rise = 2.0 * (self.problem.cost(theta) - self.problem.cost(self.theta[None]))
+        kept = theta[rise < size + _ASTRAY * np.sqrt(2.0 * size)]
+        result: Array = np.resize(kept if len(kept) else self.theta, (n, size))
+        return result
 
 
-def fit_map(
-    predict: Callable[[Array], Array],
-    observed: Array,
-    weight: Array,
-    prior_mean: Array,
-    prior_sd: Array,
-    noise_prior: float,
-) -> Fit:
-    """Fit ``observed ~ predict(theta) + noise`` under ``theta ~ N(prior_mean, prior_sd**2)``.
-
-    ``predict`` maps parameters [n, P] to predictions [n, N] (all draws in one call); ``weight`` [N] multiplies each
-    point's precision; ``noise_prior`` is the scale expected of one point's residual.
-    """
-    theta, scale, damping = prior_mean.copy(), noise_prior, 1e-3
-    precision = 1.0 / prior_sd**2
-
-    def cost_at(values: Array, at: Array) -> float:
-        z2 = weight * (observed - values) ** 2 / scale**2
-        return float(0.5 * (_DOF + 1) * np.log1p(z2 / _DOF).sum() + 0.5 * (precision * (at - prior_mean) ** 2).sum())
-
+def fit_map(problem: Problem) -> Fit:
+    """Fit ``observed ~ predict(theta) + noise``, ``theta ~ N(prior_mean, prior_sd**2)``, and how much both scatter."""
+    theta, scatter, damping, now = problem.prior_mean.copy(), 1.0, 1e-3, problem
     for _ in range(_MAX_STEPS):
-        fitted, jacobian = _linearise(predict, theta)
-        cost, settled = cost_at(fitted, theta), False
-        w = _robust_weights(observed - fitted, weight, scale)
-        hessian = (jacobian.T * w) @ jacobian + np.diag(precision)
-        gradient = (jacobian.T * w) @ (observed - fitted) - precision * (theta - prior_mean)
+        fitted, jacobian = _linearise(now.predict, theta)
+        cost = now.cost_of(fitted[None], theta[None])[0]
+        hessian, gradient = now.curvature(theta, fitted, jacobian)
         while damping < 1e8:
             step = np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), gradient)
             trial = theta + np.clip(step, -1.0, 1.0)
-            values = predict(trial[None])[0]
-            gain = cost - cost_at(values, trial)
+            values = now.predict(trial[None])
+            gain = cost - now.cost_of(values, trial[None])[0]
             if gain >= 0:
                 break
             damping *= 8.0
         else:
             break
-        rescaled = _noise_scale(observed - values, weight, noise_prior)
-        settled = gain < 1e-3 and abs(rescaled / scale - 1) < 1e-3
-        theta, scale, damping = trial, rescaled, max(damping / 4.0, 1e-9)
+        factor = _scatter(problem, now, trial, values[0], jacobian, np.asarray(np.linalg.inv(hessian)))
+        settled = gain < 1e-3 and abs(factor / scatter - 1) < 1e-3
+        theta, scatter, damping, now = trial, factor, max(damping / 4.0, 1e-9), problem.scattered(factor)
         if settled:
             break
-    fitted, jacobian = _linearise(predict, theta)
-    residual = observed - fitted
-    hessian = (jacobian.T * _robust_weights(residual, weight, scale)) @ jacobian + np.diag(precision)
+    fitted, jacobian = _linearise(now.predict, theta)
+    hessian, _ = now.curvature(theta, fitted, jacobian)
     root = np.linalg.inv(np.linalg.cholesky(hessian)).T
-    return Fit(theta, root, scale, residual, predict, jacobian, prior_sd)
+    return Fit(theta, root, scatter, problem.observed - fitted, jacobian, now)
 
 
 def _linearise(predict: Callable[[Array], Array], theta: Array) -> tuple[Array, Array]:
@@ -118,14 +144,21 @@ def _linearise(predict: Callable[[Array], Array], theta: Array) -> tuple[Array, 
     return values[0], ((values[1:] - values[0]) / h).T
 
 
-def _robust_weights(residual: Array, weight: Array, scale: float) -> Array:
-    z2 = weight * residual**2 / scale**2
-    result: Any = weight / scale**2 * (_DOF + 1.0) / (_DOF + z2)
+def _robust_weights(square: Array) -> Array:
+    """Weights of Student-t residuals from their squares in units of the scale: 1 and more near 0, falling beyond."""
+    result: Any = (_DOF + 1.0) / (_DOF + square)
     return result
 
 
-def _noise_scale(residual: Array, weight: Array, prior: float) -> float:
-    """Scale estimate: a mean of robust squares, shrunk to ``prior`` as by ``_SCALE_DOF`` further points."""
-    square = weight * residual**2
-    robust = square * (_DOF + 1.0) / (_DOF + square / prior**2)
-    return float(np.sqrt((robust.sum() + _SCALE_DOF * prior**2) / (residual.size + _SCALE_DOF)))
+def _scatter(prior: Problem, now: Problem, theta: Array, fitted: Array, jacobian: Array, covariance: Array) -> float:
+    """The factor of `Fit.scatter`: one step of expectation maximisation, shrunk to 1 as by ``_SCALE_DOF`` residuals.
+
+    Expected squares, not those of the mode: what the points do not determine counts as the prior has it.
+    """
+    residual = prior.observed - fitted
+    uncertain = np.einsum("np,pq,nq->n", jacobian, covariance, jacobian)
+    robust = _robust_weights(now.weight * residual**2 / now.noise**2)
+    squares = robust * now.weight * (residual**2 + uncertain) / prior.noise**2
+    effects = (theta - prior.prior_mean) ** 2 + np.diag(covariance)
+    total = squares.sum() + (effects / prior.prior_sd**2)[prior.scatters].sum() + _SCALE_DOF
+    return float(np.sqrt(total / (len(squares) + prior.scatters.sum() + _SCALE_DOF)))

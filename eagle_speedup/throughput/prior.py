@@ -14,8 +14,9 @@ __all__ = ["Prior"]
 class Prior:
     """Medians, and spreads as standard deviations of a natural logarithm (of the logit for the elasticity).
 
-    The defaults are rounded from fits to published series of seven models on four nodes (``benchmarks/``): wide enough
-    that two or three points of a new node outweigh them. A "share" is a share of a plain step.
+    The defaults are rounded from fits to published series of nine models on four kinds of node: wide enough that two or
+    three points of a new node outweigh them. What they owe to those series, ``benchmarks/backtest.py --leave-out``
+    tells. A "share" is a share of a plain step.
     """
 
     elasticity: float = 0.14
@@ -54,15 +55,16 @@ class Prior:
     """Round of a tree over the round of a chain of the same depth and number of nodes."""
     tree_spread: float = 0.08
     """Spread of ``tree_factor``."""
-    workload_spread: float = 0.015
-    """Scatter of round times between workloads of one node."""
-    config_spread: float = 0.025
-    """Scatter of a configuration (depth, tree, batch, context) around the smooth form: kernels switch, graphs pad."""
+    workload_spread: float = 0.014
+    """Scatter of round times between workloads of one node; scaled with ``noise``."""
+    config_spread: float = 0.022
+    """Scatter of a configuration (depth, tree, batch, context) around the smooth form, as kernels switch and graphs
+    pad; scaled with ``noise``."""
     unknown_depth: float = 4.0
     """Depth assumed where a point did not record it."""
     unknown_depth_spread: float = 0.35
     """Spread of ``unknown_depth``."""
-    noise: float = 0.015
+    noise: float = 0.012
     """Scatter of one measurement; re-estimated from the points."""
 
     def __post_init__(self) -> None:

@@ -34,6 +34,7 @@ _DRIFT = 0.22  # the elasticity's logit rises so much per octave: compute takes 
 _CLIFF_SPREAD = 4.0  # where the baselines show a cliff, the elasticity is left to the data
 _STEP_SPREAD = 4.0  # the step time itself is left to the data: a factor of 50 either way
 _CROWD_BATCH = 16.0  # beyond it, prefill is interleaved anyway
+_SCATTER = ("workload", "config")
 _LN2 = float(np.log(2.0))
 
 
@@ -90,6 +91,8 @@ class RoundTime:
         names += [f"outside{i}" for i in range(n)] + [f"workload{i}" for i in range(n)]
         names += [f"config{i}" for i in range(len(self.configs))]
         self._at = {name: i for i, name in enumerate(names)}
+        self.scatters = np.array([name.rstrip("0123456789") in _SCATTER for name in names])
+        """Parameters that stand for scatter, [P]: their spread follows that of the measurements."""
         self.size = len(names)
 
     def prior_moments(self, level: float) -> tuple[Array, Array]:

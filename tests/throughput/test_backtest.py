@@ -85,10 +85,25 @@ def test_a_contradiction_flags_every_series_of_the_node(series, tmp_path):
     assert set(flagged_series(load_series(path))) == {"s-one", "s-two"}
 
 
-def test_not_a_series_file(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("- 1", "must hold a mapping at the top"),
+        ("series: 1", "series = 1: must be a list of series"),
+        ("series: [1]", r"series\[0\] = 1: must be a mapping"),
+        ("series: [{kind: throughput, hardware: 8}]", r"series\[0\].hardware = 8: must be a mapping or null"),
+        ("series: [{kind: throughput, points: [{k: 2, topk: 1, output_tok_s: fast}]}]",
+         r"series\[0\].points\[0\].output_tok_s = 'fast': must be a finite number"),
+        ("series: [{kind: throughput, points: [{k: 2, topk: 1, al: 9, output_tok_s: 10}]}]",
+         r"series\[0\].points\[0\].accept_length = 9: must be at most depth \+ 1 = 3"),
+        ("series: [{id: '${oc.env:HOME}'}]", "interpolation is not accepted"),
+        ("series: [!!python/object/apply:os.system [true]]", "is not plain YAML"),
+    ],
+)  # fmt: skip
+def test_not_a_series_file(text, refusal, tmp_path):
     path = tmp_path / "x.yaml"
-    path.write_text("- 1")
-    with pytest.raises(InputError, match="must be a YAML file with a list under 'series'"):
+    path.write_text(text)
+    with pytest.raises(InputError, match=refusal):
         load_series(path)
 
 
