@@ -16,6 +16,7 @@ _BASELINE_SPREAD = 2.0  # a workload this much slower than another spends half o
 _OUTLIER = 0.10
 _CLIFF = 1.05  # a step that grows by more than its tokens, with room for noise
 _SIGMA = 4.0
+_RESTLESS = 2.0  # times the usual scatter
 
 
 def inconsistency(points: Sequence[MeasuredPoint]) -> str | None:
@@ -66,6 +67,7 @@ def fit_warnings(
     usable: Sequence[MeasuredPoint],
     residuals: Sequence[float],
     noise: float,
+    scatter: float,
     inconsistent: str | None,
 ) -> tuple[str, ...]:
     """Sentences on what the fit could not settle."""
@@ -82,6 +84,10 @@ def fit_warnings(
     for point, residual in zip(usable, residuals, strict=True):
         if abs(residual) > max(_SIGMA * noise, _OUTLIER):
             out.append(f"outlier: depth {point.depth}, batch {point.batch} is {residual:+.0%} off the fit")
+    if scatter > _RESTLESS:
+        out.append(
+            f"the points scatter {scatter:.1f} times as much as usual, about {noise:.0%} each: repeat some of them"
+        )
     out += [f"cliff suspected between {low} and {high} tokens per step" for low, high in cliffs(usable)]
     return tuple(out)
 

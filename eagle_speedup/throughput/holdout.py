@@ -22,7 +22,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "elasticity": (0.05, 0.35),
     "draft_share": (0.015, 0.10),
     "overhead_share": (0.04, 0.35),
-    "outside_share": (0.003, 0.03),
+    "outside_share": (0.0015, 0.02),
     "outside_alone": (0.002, 0.02),
     "tree_factor": (1.0, 1.15),
     "workload_spread": (0.005, 0.03),

@@ -71,7 +71,7 @@ class ThroughputModel:
         self.inconsistent: str | None = inconsistency(self._usable)
         """Why the points contradict each other or physics; None where they do not."""
         self.warnings: tuple[str, ...] = fit_warnings(
-            self.points, self._usable, self.residuals, self.noise, self.inconsistent
+            self.points, self._usable, self.residuals, self.noise, self._fit.scatter, self.inconsistent
         )
         """What the fit itself could not settle."""
 

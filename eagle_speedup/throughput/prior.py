@@ -41,7 +41,7 @@ class Prior:
     """Requests beyond which attention costs in proportion to the batch."""
     attention_batch_spread: float = 0.8
     """Spread of ``attention_batch``."""
-    outside_share: float = 0.01
+    outside_share: float = 0.005
     """Time per token outside decoding at batch 1, where several workloads were measured."""
     outside_spread: float = 0.7
     """Spread of ``outside_share``, over nodes and again over the workloads of a node."""
@@ -49,8 +49,8 @@ class Prior:
     """``outside_share`` where one workload was measured, so that nothing shows its own."""
     outside_alone_spread: float = 1.1
     """Spread of ``outside_alone``."""
-    outside_crowding: float = 0.7
-    """Power of the batch size (up to 16) by which ``outside_share`` grows: requests wait for each other's prefill."""
+    outside_crowding: float = 1.0
+    """Power of the batch size (up to 16) by which ``outside_share`` grows: each request waits for everyone's prefill."""
     tree_factor: float = 1.05
     """Round of a tree over the round of a chain of the same depth and number of nodes."""
     tree_spread: float = 0.08
