@@ -12,8 +12,10 @@ from typing import Any
 from ..errors import InputError
 from ..readers.measurements import FORMATS, read_measurements
 from ..readers.reading import Hints, Reading
-from ..throughput import Calibration, MeasuredPoint, Source
+from ..throughput import Calibration, MeasuredPoint, Prior, Source, load_node, load_verifier
 from ..throughput.calibration import parse_calibration
+from ..throughput.checks import WHAT_TO_MEASURE
+from ..throughput.simulated import simulated_prior
 from ..throughput.strict_yaml import read_yaml, suggest
 from .parser import positive, whole
 
@@ -32,12 +34,13 @@ class Gathered:
     """(file name, reading), in the order given; files of points are left out."""
 
 
-def gather(sources: Sequence[str], setup: Mapping[str, str | None]) -> Gathered:
+def gather(sources: Sequence[str], setup: Mapping[str, str | None], *, simulate: bool = False) -> Gathered:
     """Read all sources and put their points into one calibration.
 
     Args:
         sources: files, each with hints after ``@`` where it does not say everything itself.
         setup: ``name``, ``node``, ``verifier``, ``engine``, ...; what is None is taken from the files.
+        simulate: take the prior from a simulation of the node and verifier; points may then be missing.
 
     Raises:
         InputError: a file that can not be used, hints that are none, or no point at all.
@@ -62,12 +65,33 @@ def gather(sources: Sequence[str], setup: Mapping[str, str | None]) -> Gathered:
         if reading.points:
             origins.append(_source(path, reading, len(origins) + 1))
             points += [replace(point, source=origins[-1].id) for point in reading.points]
-    if not points:
+    if not points and not simulate:
+        if not sources:
+            raise InputError("sources", [], "must name at least one file: " + WHAT_TO_MEASURE)
         reasons = "; ".join(f"{name}: {reading.summary()}" for name, reading in readings)
         raise InputError("sources", [Path(s).name for s in sources], f"gave no point ({reasons})")
     chosen = {**data, **found, **{key: value for key, value in setup.items() if value is not None}}
+    if simulate:
+        chosen["prior"], origin = _simulated(chosen)
+        origins.append(origin)
     known = {key: value for key, value in chosen.items() if key in Calibration.__dataclass_fields__}
     return Gathered(Calibration(**{**known, "points": tuple(points), "sources": tuple(origins)}), tuple(readings))
+
+
+def _simulated(setup: Mapping[str, Any]) -> tuple[Prior, Source]:
+    """The prior of a simulated node, and where it comes from."""
+    for field in ("node", "verifier"):
+        if setup.get(field) is None:
+            raise InputError(field, None, "must be given with --simulate")
+    match = re.search(r"\btp\s*=?\s*(\d+)", setup.get("parallelism") or "", re.IGNORECASE)
+    prior, origin = simulated_prior(
+        setup["node"],
+        setup["verifier"],
+        engine=setup.get("engine") or "sglang",
+        gpus=int(match.group(1)) if match else load_node(setup["node"]).gpu_count,
+        base=setup.get("prior") or Prior().for_verifier(moe=load_verifier(setup["verifier"]).moe),
+    )
+    return prior, Source("simulation", f"prior simulated by {origin}", "specification", None)
 
 
 def parse_source(text: str) -> tuple[Path, Hints, str | None]:
@@ -86,7 +110,7 @@ def parse_source(text: str) -> tuple[Path, Hints, str | None]:
     hints = Hints(
         depth=whole("depth", values.get("depth"), 0),
         batch=whole("batch", values.get("batch"), 1),
-        context_tokens=positive("context", values.get("context")),
+        context_tokens=positive("context", values.get("context"), or_zero=True),
         topk=whole("topk", values.get("topk"), 1) or 1,
         num_draft_tokens=whole("num_draft_tokens", values.get("num_draft_tokens"), 1),
         workload=values.get("workload"),

@@ -9,7 +9,8 @@ from typing import Any
 from ..errors import InputError
 from ..throughput import Calibration, load_calibration
 from ..throughput.calibration import parse_calibration
-from ..throughput.specs import config_path
+from ..throughput.checks import WHAT_TO_MEASURE
+from ..throughput.specs import config_names, config_path
 from ..throughput.strict_yaml import parse_yaml, read_yaml
 
 __all__ = ["calibration_with"]
@@ -23,6 +24,11 @@ def calibration_with(name_or_path: str, assignments: Sequence[str]) -> Calibrati
     Values are plain YAML. The result is checked as any calibration file is, so an unknown key is refused with the
     nearest valid one; its fingerprint differs wherever a projection would.
     """
+    if name_or_path in config_names("node"):
+        rule = (
+            "is a node, and no measurement of it is named; calibrations lists those there are. No figure is invented: "
+        )
+        raise InputError("calibration", name_or_path, rule + WHAT_TO_MEASURE)
     if not assignments:
         return load_calibration(name_or_path)
     data = read_yaml(config_path("calibration", name_or_path))

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from ..errors import InputError
+from .checks import WHAT_TO_MEASURE
 from .model import MODEL_VERSION, ThroughputModel, calibrate, canonical_point
 from .points import MeasuredPoint
 from .prior import Prior
@@ -76,8 +77,8 @@ class Calibration:
     """Simple rules kept beside the model, by name."""
 
     def __post_init__(self) -> None:
-        if not self.points:
-            raise InputError("points", [], "must hold at least one measured point")
+        if not self.points and (self.prior is None or self.prior.step_ms is None):
+            raise InputError("points", [], "must hold at least one measured point: " + WHAT_TO_MEASURE)
         known = {s.id for s in self.sources}
         for i, point in enumerate(self.points):
             if known and point.source is not None and point.source not in known:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from ..errors import InputError
 from .points import MeasuredPoint
 
-__all__ = ["check_range", "cliffs", "fit_warnings", "inconsistency", "mismatch_alarm"]
+__all__ = ["WHAT_TO_MEASURE", "check_range", "cliffs", "fit_warnings", "inconsistency", "mismatch_alarm"]
 
+WHAT_TO_MEASURE = (
+    "serve without speculation and at two depths (say 1 and 4), at the batch sizes that matter, and give the logs to "
+    "eagle-speedup calibrate"
+)
 _FASTER_THAN_STEP = 0.95  # a round verifies a step's tokens and more; below this share of a step, the runs differ
 _BASELINE_SPREAD = 2.0  # a workload this much slower than another spends half of its time outside decoding
 _OUTLIER = 0.10
 _CLIFF = 1.05  # a step that grows by more than its tokens, with room for noise
+_CLIFF_OF_ROUNDS = 1.15
 _SIGMA = 4.0
 _RESTLESS = 2.0  # times the usual scatter
 
@@ -49,15 +55,25 @@ def inconsistency(points: Sequence[MeasuredPoint]) -> str | None:
 
 
 def cliffs(points: Sequence[MeasuredPoint]) -> tuple[tuple[int, int], ...]:
-    """Neighbouring batch sizes between which a plain step grows faster than its tokens: another kernel took over."""
-    times: dict[float, dict[int, list[float]]] = {}
+    """Neighbouring tokens per step between which time grows faster than the tokens: another kernel took over.
+
+    Seen in plain steps over the batch size, or in rounds over the batch size at one depth, or over the depth at one
+    batch size. Rounds carry the scatter of their accept length, so they must exceed the tokens by more.
+    """
+    curves: dict[tuple[Any, ...], dict[int, float]] = {}
     for p in points:
-        if p.depth == 0 and p.round_ms is not None:
-            times.setdefault(p.context_tokens or 0.0, {}).setdefault(p.batch, []).append(p.round_ms)
+        if p.depth is None or p.nodes is None or p.round_ms is None:
+            continue
+        tokens, context = round(p.batch * p.nodes), p.context_tokens or 0.0
+        fixed = [("depth", p.depth, p.topk, p.nodes)] + ([("batch", p.batch, p.topk)] if p.depth else [])
+        for what in fixed:
+            times = curves.setdefault((context, p.workload if p.depth else None, *what), {})
+            times[tokens] = min(p.round_ms, times.get(tokens, p.round_ms))
     found = set()
-    for by_batch in times.values():
-        for low, high in itertools.pairwise(sorted(by_batch)):
-            if min(by_batch[high]) / min(by_batch[low]) > _CLIFF * high / low:
+    for key, times in curves.items():
+        room = _CLIFF if key[2:4] == ("depth", 0) else _CLIFF_OF_ROUNDS
+        for low, high in itertools.pairwise(sorted(times)):
+            if times[high] / times[low] > room * high / low:
                 found.add((low, high))
     return tuple(sorted(found))
 
@@ -75,6 +91,8 @@ def fit_warnings(
     ignored = len(points) - len(usable)
     if ignored:
         out.append(f"{ignored} point(s) without accept_length and step_ms were not used")
+    if not usable:
+        return (*out, "nothing was measured: every figure rests on a simulation and on beliefs; " + WHAT_TO_MEASURE)
     if not any(p.depth == 0 for p in usable):
         out.append("no baseline (depth 0): the step time, speedup and breakeven come from the prior")
     if any(p.depth is None for p in usable):

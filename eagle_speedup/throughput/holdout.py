@@ -50,7 +50,8 @@ def random_priors(count: int, seed: int = 0) -> list[Prior]:
     """``count`` priors with the constants of ``RANGES`` drawn log-uniformly, the others as shipped."""
     rng = np.random.default_rng(seed)
     bounds = {name: np.log(ends) for name, ends in RANGES.items()}
-    return [Prior(**{name: float(np.exp(rng.uniform(*ends))) for name, ends in bounds.items()}) for _ in range(count)]
+    draws = [{name: float(np.exp(rng.uniform(*ends))) for name, ends in bounds.items()} for _ in range(count)]
+    return [Prior(**drawn) for drawn in draws]  # type: ignore[arg-type]
 
 
 def interval_score(prediction: Prediction) -> float:

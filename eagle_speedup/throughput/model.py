@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import InputError
 from ..estimate import Estimate
 from .advice import Advice, Option, choose
-from .checks import check_range, fit_warnings, inconsistency
+from .checks import WHAT_TO_MEASURE, check_range, fit_warnings, inconsistency
 from .grid import Grid, interval
 from .points import MeasuredPoint
 from .posterior import Array, Fit, Problem, fit_map
@@ -32,7 +32,7 @@ def calibrate(points: Sequence[MeasuredPoint], *, prior: Prior | None = None) ->
 
     Works from one point upward; what the points do not determine stays at the prior, and the intervals show it. Points
     of depth > 0 without accept length and without ``step_ms`` say nothing about round time: they are set aside with a
-    warning. Raises InputError when no usable point is left.
+    warning. Raises InputError when no usable point is left, unless the prior holds a simulated step time.
 
     >>> model = calibrate([MeasuredPoint(0, 90.0), MeasuredPoint(3, 120.0, accept_length=2.3)])
     >>> 115 < model.tok_s(2.3, depth=3).value < 125
@@ -43,9 +43,11 @@ def calibrate(points: Sequence[MeasuredPoint], *, prior: Prior | None = None) ->
         if not isinstance(point, MeasuredPoint):
             raise InputError(f"points[{i}]", point, "must be a MeasuredPoint")
     usable = tuple(p for p in points if p.round_ms is not None)
-    if not usable:
-        raise InputError("points", len(points), "must hold a baseline, or a point with accept_length or step_ms")
-    return ThroughputModel(points, usable, prior or Prior())
+    prior = prior or Prior()
+    if not usable and prior.step_ms is None:
+        rule = "must hold a baseline, or a point with accept_length or step_ms; no figure is invented: "
+        raise InputError("points", len(points), rule + WHAT_TO_MEASURE)
+    return ThroughputModel(points, usable, prior)
 
 
 class ThroughputModel:
@@ -221,7 +223,7 @@ class ThroughputModel:
     def _usual_workload(self) -> str | None:
         """The workload meant where none is named: the one whose baseline is fastest, so the least outside decoding."""
         plain = [p for p in self._usable if p.depth == 0] or list(self._usable)
-        return min(plain, key=lambda p: (p.round_ms or 0.0, p.workload or "")).workload
+        return min(plain, key=lambda p: (p.round_ms or 0.0, p.workload or "")).workload if plain else None
 
     def _evaluate(self, cells: Cells, accept_length: Array, width: int = 1) -> Grid:
         """Grid of `_cells` with ``width`` batch sizes; ``accept_length`` [N, 3] holds value, lo, hi."""
@@ -232,9 +234,11 @@ class ThroughputModel:
         rounds = form.log_round(theta, cells)
         outside = form.outside(theta, plain, steps)
         value, lo, hi = accept_length.T
-        decode = np.exp(rounds + form.workload_effect(theta, cells)) / value
-        token = np.log(decode.reshape(-1, *shape) + outside[:, None]).reshape(rounds.shape)
-        base = np.log(np.exp(steps) + outside)
+        token = rounds + form.workload_effect(theta, cells) - np.log(value)
+        base = steps
+        if outside.any():
+            token = np.log(np.exp(token).reshape(-1, *shape) + outside[:, None]).reshape(rounds.shape)
+            base = np.log(np.exp(steps) + outside)
         unseen = form.unseen_spread(cells) * self._fit.scatter
         new_workload = np.where((cells.workload < 0) & (cells.depth > 0), self.prior.workload_spread, 0.0)
         noise = _SCATTER * np.hypot(self.noise, _SCATTER_FLOOR)
@@ -268,7 +272,7 @@ def _fit(form: RoundTime, points: Sequence[MeasuredPoint], prior: Prior) -> Fit:
         result: Array = np.where(engine, decode, np.log(np.exp(decode) / accept + outside))
         return result
 
-    level = float(np.sort(observed + np.log(accept))[len(observed) // 2])
+    level = float(np.sort(observed + np.log(accept))[len(observed) // 2]) if len(observed) else 0.0
     mean, spread = form.prior_moments(level)
     return fit_map(Problem(predict, observed, weight, mean, spread, form.scatters, prior.noise))
 

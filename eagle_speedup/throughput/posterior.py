@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 _DOF = 5.0  # Student-t degrees of freedom of the measurement noise
 _SCALE_DOF = 8.0  # how many residuals the prior on the scatter is worth
 _MAX_STEPS = 60
+_START = 5.0  # times the usual scatter, at which a fit begins
 _RETURN_STEPS = 4  # iterations that lead a draw back to the data
 _RIDGE = 0.1  # share of the noise variance within which that need not be exact
 _ASTRAY = 5.0  # standard deviations by which a draw may exceed the usual misfit
@@ -111,7 +112,8 @@ class Fit:
 
 def fit_map(problem: Problem) -> Fit:
     """Fit ``observed ~ predict(theta) + noise``, ``theta ~ N(prior_mean, prior_sd**2)``, and how much both scatter."""
-    theta, scatter, damping, now = problem.prior_mean.copy(), 1.0, 1e-3, problem
+    # From a wide scatter down: a point that only looks wild from afar is not given up before the fit comes near it.
+    theta, scatter, damping, now = problem.prior_mean.copy(), _START, 1e-3, problem.scattered(_START)
     for _ in range(_MAX_STEPS):
         fitted, jacobian = _linearise(now.predict, theta)
         cost = now.cost_of(fitted[None], theta[None])[0]

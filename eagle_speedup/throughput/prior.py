@@ -43,14 +43,14 @@ class Prior:
     """Spread of ``attention_batch``."""
     outside_share: float = 0.005
     """Time per token outside decoding at batch 1, where several workloads were measured."""
-    outside_spread: float = 0.7
+    outside_spread: float = 1.0
     """Spread of ``outside_share``, over nodes and again over the workloads of a node."""
     outside_alone: float = 0.006
     """``outside_share`` where one workload was measured, so that nothing shows its own."""
     outside_alone_spread: float = 1.1
     """Spread of ``outside_alone``."""
     outside_crowding: float = 1.0
-    """Power of the batch size (up to 16) by which ``outside_share`` grows: each request waits for everyone's prefill."""
+    """Power of the batch size (up to 16) by which ``outside_share`` grows: each request waits for all prefills."""
     tree_factor: float = 1.05
     """Round of a tree over the round of a chain of the same depth and number of nodes."""
     tree_spread: float = 0.08
@@ -64,19 +64,37 @@ class Prior:
     """Depth assumed where a point did not record it."""
     unknown_depth_spread: float = 0.35
     """Spread of ``unknown_depth``."""
+    curve: tuple[float, ...] | None = None
+    """Elasticities of the octaves of tokens per step, as simulated; None = by ``elasticity`` alone."""
+    step_ms: float | None = None
+    """Time of a plain step at batch 1 as simulated; None = left to the points."""
+    step_spread: float = 0.2
+    """Spread of ``step_ms``."""
     noise: float = 0.012
     """Scatter of one measurement; re-estimated from the points."""
 
     def __post_init__(self) -> None:
+        if self.curve is not None:
+            if not isinstance(self.curve, (list, tuple)) or not self.curve:
+                raise InputError("prior.curve", self.curve, "must be a list of numbers > 0, or null")
+            object.__setattr__(self, "curve", tuple(self.curve))
+            for i, value in enumerate(self.curve):
+                _check_positive(f"prior.curve[{i}]", value)
         for f in fields(self):
             value = getattr(self, f.name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
-                raise InputError(f"prior.{f.name}", value, "must be a finite number > 0")
+            if f.name != "curve" and not (f.name == "step_ms" and value is None):
+                _check_positive(f"prior.{f.name}", value)
 
     def for_verifier(self, *, moe: bool) -> Prior:
         """The belief once the kind of verifier is known: experts make verification dearer, dense weights are shared."""
         return replace(self, elasticity=0.20 if moe else 0.08, elasticity_spread=0.7)
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields."""
-        return asdict(self)
+        """All fields that are set, ready for YAML or JSON."""
+        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        return {key: value for key, value in plain.items() if value is not None}
+
+
+def _check_positive(field: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
+        raise InputError(field, value, "must be a finite number > 0")

@@ -79,12 +79,12 @@ class RoundTime:
         self.configs = tuple(dict.fromkeys(_config(p) for p in points if p.depth))
         self._workload_at = {w: i for i, w in enumerate(self.workloads)}
         self._config_at = {c: i for i, c in enumerate(self.configs)}
-        self.default_context = min(p.context_tokens or 0.0 for p in points)
+        self.default_context = min((p.context_tokens or 0.0 for p in points), default=0.0)
         wall = {p.workload for p in points if p.step_ms is None}
         # A workload known by engine time alone has nothing outside decoding: its figures never held it.
         self._no_outside = np.array([w not in wall for w in self.workloads] + [not wall])
         self._cliffs = {int(np.log2(low)) for low, _ in cliffs(points)}
-        self._alone = len(self.workloads) == 1
+        self._alone = len(self.workloads) <= 1
         n = len(self.workloads)
         names = ["step", "level", *(f"walk{i}" for i in range(1, _OCTAVES)), "draft", "overhead", "tree", "depth"]
         names += ["attention", "attention_batch", "attention_nodes", "outside"]
@@ -98,11 +98,12 @@ class RoundTime:
     def prior_moments(self, level: float) -> tuple[Array, Array]:
         """Prior mean and standard deviation of the parameters, [P] each; ``level``: rough log step time."""
         p = self.prior
-        odds = p.elasticity / (_MAX_ELASTICITY - min(p.elasticity, 0.9 * _MAX_ELASTICITY))
+        step = (level, _STEP_SPREAD) if p.step_ms is None else (np.log(p.step_ms), p.step_spread)
+        logits = _logits([p.elasticity] if p.curve is None else p.curve)
         outside = (p.outside_alone, p.outside_alone_spread) if self._alone else (p.outside_share, p.outside_spread)
         moments = {
-            "step": (level, _STEP_SPREAD),
-            "level": (np.log(odds), p.elasticity_spread),
+            "step": step,
+            "level": (logits[0], p.elasticity_spread),
             "draft": (np.log(p.draft_share), p.draft_spread),
             "overhead": (np.log(p.overhead_share), p.overhead_spread),
             "tree": (np.log(p.tree_factor), p.tree_spread),
@@ -119,6 +120,8 @@ class RoundTime:
                 mean[i], spread[i] = moments[name]
             else:
                 spread[i] = by_family.get(name.rstrip("0123456789"), p.config_spread)
+        if p.curve is not None:
+            mean[self._at["walk1"] :][: _OCTAVES - 1] = np.diff(logits) - _DRIFT
         for octave in self._cliffs & set(range(1, _OCTAVES - 1)):
             spread[self._at[f"walk{octave}"]] = spread[self._at[f"walk{octave + 1}"]] = _CLIFF_SPREAD
         return mean, spread
@@ -131,14 +134,16 @@ class RoundTime:
         columns = (depth, topk, nodes, batch, context)
         config = np.full(len(depth), -1.0)
         for i, key in enumerate(self.configs):
-            config[np.logical_and.reduce([c == v for c, v in zip(columns, key, strict=True)])] = i
+            same = depth == key[0]
+            if same.any():
+                config[np.logical_and.reduce([same, *(c == v for c, v in zip(columns[1:], key[1:], strict=True))])] = i
         names = np.array([self._workload_at.get(w, -1) for w in workload], dtype=float)
         return Cells(depth, nodes, topk, batch, context, names, config)
 
     def cells_of(self, points: Sequence[MeasuredPoint]) -> Cells:
         """The conditions of points; a context that was not recorded counts as 0."""
         rows = [(p.depth, p.nodes, p.topk, p.batch, p.context_tokens or 0.0) for p in points]
-        columns = np.array([[np.nan if v is None else v for v in row] for row in rows], dtype=float).T
+        columns = np.array([[np.nan if v is None else v for v in row] for row in rows], dtype=float).reshape(-1, 5).T
         depth, nodes, topk, batch, context = columns
         return self.cells(depth, nodes, topk, batch, context, [p.workload for p in points])
 
@@ -225,6 +230,14 @@ class RoundTime:
         load = np.exp(np.log(cells.batch) + power * np.log(nodes) - self._get(theta, "attention_batch"))
         result: Array = np.exp(self._get(theta, "attention")) * cells.context / 1000.0 * np.hypot(1.0, load)
         return result
+
+
+def _logits(elasticities: Sequence[float]) -> Array:
+    """Logits, in units of the largest elasticity, of all octaves [octaves]; the last one given holds beyond."""
+    known = list(elasticities)[:_OCTAVES]
+    share = np.clip([*known, *known[-1:] * (_OCTAVES - len(known))], 0.01, 0.9 * _MAX_ELASTICITY) / _MAX_ELASTICITY
+    result: Array = np.log(share / (1.0 - share))
+    return result
 
 
 def _curve(elastic: Array, tokens: Array) -> Array:

@@ -6,6 +6,7 @@ import pytest
 
 from eagle_speedup.cli.calibrating import parse_source
 from eagle_speedup.throughput import load_calibration
+from eagle_speedup.throughput.simulated import prior_from_steps
 
 from ..readers.test_engine_logs import PREFILL, decode, spec, stats
 
@@ -101,6 +102,38 @@ def test_sources_that_give_nothing(cli, tmp_path, logs):
     assert "gave no point" in refusal and "start not seen 1" in refusal
     assert "out" in cli.refusal("calibrate", str(logs[0]), "-o", str(tmp_path / "none" / "c.yaml"))
     assert "must end in .yaml" in cli.refusal("calibrate", str(logs[0]), "-o", str(tmp_path / "c.txt"))
+
+
+def test_a_simulated_prior_alone_and_corrected_by_points(cli, logs, tmp_path, monkeypatch):
+    asked = []
+
+    def simulated(node, verifier, *, engine, gpus, base):
+        asked.append((node, verifier, engine, gpus, base.elasticity))
+        return prior_from_steps({1: 12.0, 2: 15.0, 4: 20.0}, base=base), "a simulator"
+
+    monkeypatch.setattr("eagle_speedup.cli.calibrating.simulated_prior", simulated)
+    setup = ("--simulate", "--node", "rtx_pro_6000_x8", "--verifier", "kimi_k2_5")
+    out = tmp_path / "c.yaml"
+    alone = cli.json("calibrate", *setup, "--parallelism", "tp4", "-o", str(out))
+    assert alone["points"] == [] and alone["warnings"][0].startswith("nothing was measured")
+    assert asked == [("rtx_pro_6000_x8", "kimi_k2_5", "sglang", 4, 0.20)]
+    answer = cli.json("estimate", "--full-acc", ".8,.5,.367", "-c", str(out))
+    assert answer["calibrated"]["baseline_tok_s"] == pytest.approx(1000 / 12, rel=0.02)
+    assert answer["warnings"][0].startswith("nothing was measured") and answer["verdict"]["decision"] == "unclear"
+    corrected = cli.json("calibrate", *map(str, logs), *setup, "-o", str(out))
+    assert len(corrected["points"]) == 2 and asked[-1][2:4] == ("vllm", 8)
+    answer = cli.json("estimate", "--full-acc", ".8,.5,.367", "-c", str(out))
+    assert answer["calibrated"]["baseline_tok_s"] == pytest.approx(50.0, rel=0.05)
+    assert load_calibration(out).sources[-1].text == "prior simulated by a simulator"
+
+
+def test_nothing_to_calibrate_with(cli):
+    assert "must name at least one file: serve without speculation" in cli.refusal("calibrate")
+    assert (
+        cli.refusal("calibrate", "--simulate", "--node", "h100_x8") == "verifier = None: must be given with --simulate"
+    )
+    said = cli.refusal("calibrate", "--simulate", "--node", "h100", "--verifier", "kimi_k2_5")
+    assert said == "node = 'h100': unknown name; did you mean 'h100_x8'?"
 
 
 def test_files_of_two_engines_are_not_mixed(cli, logs, tmp_path):

@@ -84,6 +84,19 @@ def test_intervals_widen_away_from_the_points():
     assert width(model.tok_s(2.4, 3)) < width(model.tok_s(2.4, 3, batch=16)) < width(model.tok_s(2.4, 3, batch=256))
 
 
+def test_a_cliff_is_suspected_where_rounds_jump_though_no_plain_step_shows_it():
+    # rounds of depth 3 at batch 4, 8, 16 verify 16, 32, 64 tokens; another kernel takes over beyond 32
+    rounds = {4: 20.0, 8: 22.0, 16: 60.0}
+    points = [MeasuredPoint(0, 50.0), *(MeasuredPoint(3, None, batch=b, step_ms=ms) for b, ms in rounds.items())]
+    assert "cliff suspected between 32 and 64 tokens per step" in calibrate(points).warnings
+    # and over the depth at one batch size: 2, 4 and 8 tokens
+    depths = {1: 20.0, 3: 23.0, 7: 60.0}
+    points = [MeasuredPoint(0, 50.0), *(MeasuredPoint(d, None, step_ms=ms) for d, ms in depths.items())]
+    assert "cliff suspected between 4 and 8 tokens per step" in calibrate(points).warnings
+    even = [MeasuredPoint(0, 50.0), *(MeasuredPoint(d, None, step_ms=20.0 + 3 * d) for d in (1, 3, 7))]
+    assert not [w for w in calibrate(even).warnings if "cliff" in w]
+
+
 def test_a_cliff_is_suspected_where_the_baselines_jump():
     times = {1: 10.0, 2: 10.5, 4: 11.0, 8: 24.0, 16: 25.0}
     model = calibrate([MeasuredPoint(0, 1000 * b / t, batch=b) for b, t in times.items()])

@@ -1,6 +1,7 @@
 """The hold-out check: scores by hand, and that a model never chooses the prior it is judged by."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def test_random_priors_are_blind_and_repeatable():
         values = [getattr(p, name) for p in priors]
         assert low <= min(values) < max(values) <= high
         assert low < getattr(Prior(), name) < high  # the shipped constant lies inside, not at an end
-    fixed = dict.fromkeys(RANGES, 1.0)
+    fixed: dict[str, Any] = dict.fromkeys(RANGES, 1.0)
     assert {replace(p, **fixed) for p in priors} == {replace(Prior(), **fixed)}
 
 

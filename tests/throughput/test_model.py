@@ -105,7 +105,12 @@ def test_range_warnings():
         (lambda m: m.round_ms(-1), "depth = -1: must be a whole number >= 0"),
         (lambda m: m.round_ms(3, batch=0), "batch = 0: must be a whole number >= 1"),
         (lambda m: m.step_ms(context_tokens=-5), "context_tokens = -5: must be a number >= 0 or null"),
-        (lambda m: calibrate([]), "points = 0: must hold a baseline, or a point with accept_length or step_ms"),
+        (
+            lambda m: calibrate([]),
+            "points = 0: must hold a baseline, or a point with accept_length or step_ms; no figure is invented: serve "
+            "without speculation and at two depths (say 1 and 4), at the batch sizes that matter, and give the logs to "
+            "eagle-speedup calibrate",
+        ),
         (lambda m: calibrate(cast(Any, [3])), "points[0] = 3: must be a MeasuredPoint"),
     ],
 )

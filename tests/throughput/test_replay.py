@@ -92,7 +92,7 @@ def test_the_best_depth_of_a_chain_from_all_depths_and_from_two(depths):
     ],
 )  # fmt: skip
 def test_round_times_of_the_first_node(batch, tok_s, accepted_share, accept_length, round_ms):
-    # local-inference-lab/rtx6kpro hardware/asrockrack-turin-cpayne-16gpu.md: Kimi-K2.6, depth 3; with context at the end
+    # local-inference-lab/rtx6kpro hardware/asrockrack-turin-cpayne-16gpu.md: Kimi-K2.6, depth 3; contexts at the end
     assert 1 + 3 * accepted_share == pytest.approx(accept_length, abs=5e-4)
     assert MeasuredPoint(3, tok_s, 1 + 3 * accepted_share, batch).round_ms == pytest.approx(round_ms, abs=6e-3)
 
