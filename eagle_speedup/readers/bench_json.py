@@ -6,6 +6,7 @@ client reports it; from the total throughput over the wall clock otherwise.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -23,6 +24,8 @@ __all__ = ["read_bench_json"]
 
 _MAX_WHOLE = 32 * 1024 * 1024  # a larger document is scanned for its scalars instead of being parsed
 _SCALAR = re.compile(rb'"([A-Za-z_0-9]{1,60})"\s*:\s*(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(?=\s*[,}\]\s])')
+_MARK = re.compile(rb'\n(?=\{)|"benchmarks"\s*:\s*\[|' + _SCALAR.pattern)
+_LONGEST = 256  # bytes that a scalar and its key take at most
 _KNOWN = frozenset(
     [
         "accept_length",
@@ -183,7 +186,7 @@ def _point(
         tok_s=None if tok_s is None else round(tok_s, 4),
         accept_length=None if depth == 0 else length,
         batch=batch,
-        context_tokens=hints.context_tokens or context,
+        context_tokens=context if hints.context_tokens is None else hints.context_tokens,
         per_user=per_user is not None,
         topk=hints.topk if depth else 1,
         num_draft_tokens=hints.num_draft_tokens if depth else None,
@@ -196,7 +199,7 @@ def _results(path: Path, dropped: Counter[str], notes: list[str]) -> Iterator[An
     text = _read(path)
     if text is None:
         notes.append("larger than 32 MB: scanned for its scalars only")
-        yield from _scan(path)
+        yield from _scan(path, dropped)
         return
     decoder, at, found = json.JSONDecoder(), 0, False
     while at < len(text):
@@ -216,7 +219,7 @@ def _results(path: Path, dropped: Counter[str], notes: list[str]) -> Iterator[An
         yield from value if isinstance(value, list) else [value]
     if not found and dropped["broken JSON"]:
         notes.append("broken off: scanned for its scalars")
-        yield from _scan(path)
+        yield from _scan(path, dropped)
 
 
 def _read(path: Path) -> str | None:
@@ -229,13 +232,27 @@ def _read(path: Path) -> str | None:
         raise InputError("file", str(path), error.strerror or "can not be read") from None
 
 
-def _scan(path: Path) -> Iterator[dict[str, float]]:
-    """First value of each known scalar, found piece by piece."""
+def _scan(path: Path, dropped: Counter[str]) -> Iterator[dict[str, float]]:
+    """First value of each known scalar of every document, found piece by piece; a line that opens one ends the last."""
     found: dict[str, float] = {}
-    for chunk in stream_chunks(path):
-        for key, value in _SCALAR.findall(chunk):
-            if (name := key.decode()) in _KNOWN:
-                found.setdefault(name, float(value))
+    rest = b""
+    for chunk in itertools.chain(stream_chunks(path, overlap=0), [b""]):
+        text = rest + chunk
+        end = len(text) - _LONGEST if chunk else len(text)  # what starts later may go on in the next piece
+        for match in _MARK.finditer(text):
+            if match.start() >= end:
+                break
+            key = match.group(1)
+            if key is not None:
+                if (name := key.decode()) in _KNOWN:
+                    found.setdefault(name, float(match.group(2)))
+            elif match.group().startswith(b"\n"):
+                if found:
+                    yield found
+                found = {}
+            else:
+                dropped["GuideLLM results that can not be parsed as a whole"] += 1
+        rest = text[max(0, end) :]
     if found:
         yield found
 

@@ -47,7 +47,7 @@ def stream_chunks(path: str | Path, size: int = 1 << 20, overlap: int = 256) -> 
         with _open(Path(path)) as handle:
             while piece := handle.read(size):
                 yield kept + piece
-                kept = piece[-overlap:]
+                kept = piece[-overlap:] if overlap else b""
     except (EOFError, zlib.error, gzip.BadGzipFile):
         return
     except OSError as error:

@@ -17,6 +17,7 @@ MARKER = re.compile(rb"^(# (HELP|TYPE) )?(vllm|sglang):", re.MULTILINE)
 
 _SAMPLE = re.compile(r"^((?:vllm|sglang):[A-Za-z0-9_:]+)(\{.*\})?\s+(\S+)")
 _GAUGES = ("_running", "running_reqs", "gen_throughput", "spec_accept_length", "num_used_tokens")
+_MAX_SERIES = 20_000
 _POSITION = re.compile(r'position="(\d+)"')
 
 
@@ -45,7 +46,9 @@ class _Scrapes:
             return
         key = (match.group(1).removesuffix("_total"), match.group(2) or "")
         known = self.series.get(key)
-        if known is None:
+        if known is None and len(self.series) >= _MAX_SERIES:
+            self.dropped["more series than any server has"] += 1
+        elif known is None:
             self.series[key] = _Series(value, value)
         elif value < known.last and not key[0].endswith(_GAUGES):
             self.dropped["counter went back (restart)"] += 1

@@ -10,6 +10,8 @@ from ..throughput import MeasuredPoint
 
 __all__ = ["Hints", "Reading"]
 
+_SHOWN = 8  # reasons that fit a line
+
 
 @dataclass(frozen=True, slots=True)
 class Hints:
@@ -49,5 +51,8 @@ class Reading:
     def summary(self) -> str:
         """One line: ``vllm log: 12 intervals used, 5 dropped (prefill in the interval 3, ..)``."""
         dropped = sum(self.dropped.values())
-        reasons = ", ".join(f"{reason} {n}" for reason, n in sorted(self.dropped.items(), key=lambda item: -item[1]))
+        ranked = sorted(self.dropped.items(), key=lambda item: -item[1])
+        reasons = ", ".join(f"{reason} {n}" for reason, n in ranked[:_SHOWN])
+        if len(ranked) > _SHOWN:
+            reasons += f", {len(ranked) - _SHOWN} more reasons {sum(n for _, n in ranked[_SHOWN:])}"
         return f"{self.format}: {self.used} used, {dropped} dropped" + (f" ({reasons})" if reasons else "")

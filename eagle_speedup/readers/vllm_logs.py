@@ -74,7 +74,7 @@ class _Scan:
         self._group: _Group | None = None
         self._previous: _Group | None = None
         self._gap: int | None = None
-        self._unpaired: Counter[tuple[int, float]] = Counter()
+        self._unpaired = Intervals()
 
     def statistics(self, text: str) -> None:
         """A line of throughput and request counts."""
@@ -120,7 +120,7 @@ class _Scan:
         fault = _unsteady(group, previous, gap, usual) or (group.spec.fault if group.spec else None)
         if fault is None and group.spec is None:
             # Whether this is a baseline or a speculating server's line without its partner shows at the end.
-            self._unpaired[group.running, group.tok_s] += 1
+            self._unpaired.add(Interval(0, group.running, group.tok_s, 1.0, group.tok_s))
         elif fault is None:
             fault = self._keep(group)
         if fault is not None:
@@ -142,14 +142,14 @@ class _Scan:
 
     def settle_baseline(self) -> None:
         """Steady intervals without speculation counters: the baseline, unless the server speculated."""
-        for (running, tok_s), count in self._unpaired.items():
-            if self.speculates:
-                self.dropped["no speculation line in the same second"] += count
-            elif self.hints.depth:
-                self.dropped["no speculation counters at the given depth"] += count
-            else:
-                for _ in range(count):
-                    self.intervals.add(Interval(0, running, tok_s, 1.0, tok_s))
+        count = self._unpaired.count
+        if self.speculates:
+            self.dropped["no speculation line in the same second"] += count
+        elif self.hints.depth:
+            self.dropped["no speculation counters at the given depth"] += count
+        else:
+            self.intervals.sums.update(self._unpaired.sums)
+        self.dropped = +self.dropped  # a reason that met nothing is none
 
 
 def read_vllm_log(lines: Iterable[bytes], hints: Hints | None = None) -> Reading:

@@ -7,6 +7,7 @@ joined payloads are ``wandb_internal_pb2.Record`` messages. Tables lie beside it
 from __future__ import annotations
 
 import json
+import mmap
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,12 +80,20 @@ def read_wandb_run(path: str | Path) -> WandbRun:
         InputError: no such file, or not a wandb file.
     """
     file = _run_file(Path(path))
-    data = file.read_bytes()
-    if not data.startswith(_HEADER) or len(data) <= len(_HEADER):
-        raise InputError("path", str(path), "must be a wandb file (run-*.wandb)")
     content = _Content()
-    for record in _records(data):
-        content.add(record)
+    try:
+        # Mapped, not read: a long run's file is large, and only its rows are kept.
+        with file.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if data[: len(_HEADER)] != _HEADER or len(data) <= len(_HEADER):
+                raise InputError("path", str(path), "must be a wandb file (run-*.wandb)")
+            for record in _records(data):
+                content.add(record)
+    except InputError:
+        raise
+    except ValueError:  # an empty file can not be mapped
+        raise InputError("path", str(path), "must be a wandb file (run-*.wandb)") from None
+    except OSError as error:
+        raise InputError("path", str(path), error.strerror or "can not be read") from None
     history = _merge_rows(content.rows)
     folders = (file.parent,)
     return WandbRun(
@@ -212,7 +221,7 @@ def _run_file(path: Path) -> Path:
     return path
 
 
-def _records(data: bytes) -> Iterator[Any]:
+def _records(data: mmap.mmap) -> Iterator[Any]:
     """Records up to the first one that is cut off or broken."""
     from google.protobuf.message import DecodeError
     from wandb.proto import wandb_internal_pb2
@@ -226,7 +235,7 @@ def _records(data: bytes) -> Iterator[Any]:
         yield record
 
 
-def _payloads(data: bytes) -> Iterator[bytes]:
+def _payloads(data: mmap.mmap) -> Iterator[bytes]:
     position = len(_HEADER) + 1
     parts: list[bytes] = []
     while position + _CHUNK.size <= len(data):

@@ -129,6 +129,25 @@ def test_a_result_that_breaks_off_is_scanned(read):
     assert "broken off" in reading.notes[0]
 
 
+def test_every_document_of_a_huge_file_is_scanned(tmp_path, monkeypatch):
+    monkeypatch.setattr("eagle_speedup.readers.bench_json._MAX_WHOLE", 1000)
+    monkeypatch.setattr("eagle_speedup.readers.bench_json.stream_chunks", lambda path, overlap: chunks_of(path, 97))
+    path = tmp_path / "huge.jsonl"
+    runs = [{**VLLM, "max_concurrency": n, "itls": [0.0123456789] * 50} for n in (1, 2, 4, 8)]
+    path.write_text("\n".join(map(json.dumps, runs)))
+    reading = read_bench_json(path)
+    assert [p.batch for p in reading.points] == [1, 2, 4, 8]
+    path.write_text(json.dumps(GUIDELLM) + " " * 1000)
+    reading = read_bench_json(path)
+    assert reading.points == ()
+    assert reading.dropped["GuideLLM results that can not be parsed as a whole"] == 1
+
+
+def chunks_of(path, size):
+    data = path.read_bytes()
+    return iter([data[i : i + size] for i in range(0, len(data), size)])
+
+
 def test_a_huge_result_is_scanned_in_bounded_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("eagle_speedup.readers.bench_json._MAX_WHOLE", 1_000_000)
     path = tmp_path / "huge.json"

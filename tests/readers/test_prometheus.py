@@ -4,7 +4,7 @@ import pytest
 
 from eagle_speedup.readers.measurements import read_measurements, sniff
 from eagle_speedup.readers.prometheus import read_prometheus
-from eagle_speedup.readers.reading import Hints
+from eagle_speedup.readers.reading import Hints, Reading
 
 
 def vllm(drafts, accepted, *, depth=3, latency=0.02, rounds=None, running=4, engine="0", suffix="_total"):
@@ -104,3 +104,14 @@ def test_found_by_content(tmp_path):
     path.write_text("# HELP process_cpu x\n" + "\n".join(vllm(1000, 1500)))
     assert sniff(path) == "prometheus"
     assert read_measurements(path).points[0].accept_length == 2.5
+
+
+def test_more_series_than_any_server_has(monkeypatch):
+    monkeypatch.setattr("eagle_speedup.readers.prometheus._MAX_SERIES", 30)
+    lines = [f'vllm:num_requests_running{{engine="{i}"}} 1'.encode() for i in range(100)]
+    assert read_prometheus(lines).dropped["more series than any server has"] == 70
+
+
+def test_a_summary_stays_one_readable_line():
+    reading = Reading((), 0, {f"reason {i}": i for i in range(1, 21)}, (), "log")
+    assert reading.summary().endswith("reason 13 13, 12 more reasons 78)")
