@@ -5,6 +5,7 @@
     python benchmarks/backtest.py SERIES.yaml --models  the same, model by model
     python benchmarks/backtest.py SERIES.yaml --leave-out [DRAWS]
                                                         the hold-out check, about half a minute a draw (default: 16)
+    python benchmarks/backtest.py --timing              how long a fit, a grid and a cold `estimate` take here
 
 Where the constants come from: everything a fold does not tell is a belief, `eagle_speedup.throughput.Prior`. Its
 numbers were fitted by hand to the 51 published series that hold a baseline, and rounded; they are not blind to the
@@ -17,11 +18,13 @@ Ends with status 1 when a goal is missed.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from eagle_speedup.errors import InputError
-from eagle_speedup.throughput import calibration_names, load_calibration
+from eagle_speedup.throughput import calibrate, calibration_names, load_calibration
 from eagle_speedup.throughput.backtest import (
     Prediction,
     Series,
@@ -49,7 +52,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("file", nargs="?", help="YAML file of series (default: the shipped calibrations)")
     parser.add_argument("--models", action="store_true", help="one row per protocol and model as well")
     parser.add_argument("--leave-out", type=int, nargs="?", const=16, metavar="DRAWS", help="the hold-out check")
+    parser.add_argument("--timing", action="store_true", help="time a fit, a grid and a cold answer instead")
     chosen = parser.parse_args(arguments)
+    if chosen.timing:
+        show_timing()
+        return 0
     try:
         series = load_series(chosen.file) if chosen.file else tuple(
             s for name in calibration_names() for s in series_of(load_calibration(name))
@@ -106,6 +113,29 @@ def show_hold_out(series: Sequence[Series], draws: int) -> int:
     )
     print(", ".join(f"{model.rsplit('/', 1)[-1]} {number}" for model, number in found.chosen.items()))
     return 0
+
+
+def show_timing(repeats: int = 5) -> None:
+    """Print the best of ``repeats``, in milliseconds: a busy machine can only add to it."""
+    words = ["estimate", "--full-acc", ".742,.47,.29,.15,.097", "-c", "kimi_k2_5_origin", "--json"]
+    command = [sys.executable, "-m", "eagle_speedup", *words]
+    calibration = load_calibration("kimi_k2_6_rtx_pro_6000_dcp1")
+    model = calibration.model
+    depths, batches = range(1, 17), range(1, 257)
+    lengths = [1 + 0.2 * depth for depth in depths]
+    tasks: dict[str, Callable[[], object]] = {
+        f"fit of {len(calibration.points)} points": lambda: calibrate(calibration.points),
+        "grid of depth 1..16 x batch 1..256 with intervals": lambda: model.grid(depths, batches, None, lengths),
+        "`eagle-speedup estimate`, cold": lambda: subprocess.run(command, check=True, capture_output=True),
+        "python with numpy, cold": lambda: subprocess.run([sys.executable, "-c", "import numpy"], check=True),
+    }
+    for name, task in tasks.items():
+        took = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            task()
+            took.append(time.perf_counter() - start)
+        print(f"{name}: {1000 * min(took):.0f} ms")
 
 
 def select(predictions: Sequence[Prediction], name: str) -> list[Prediction]:

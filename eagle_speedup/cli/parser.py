@@ -88,14 +88,14 @@ def wholes(field: str, text: str | None) -> list[int]:
     return [value for i, item in enumerate(items) if (value := whole(f"{field}[{i}]", item)) is not None]
 
 
-def positive(field: str, text: str | None) -> float | None:
-    """A finite number > 0 from an option's text; None stays None."""
+def positive(field: str, text: str | None, *, or_zero: bool = False) -> float | None:
+    """A finite number > 0 (or 0, if that is allowed) from an option's text; None stays None."""
     if text is None:
         return None
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise InputError(field, text, "must be a finite number > 0")
+    if not (math.isfinite(value) and (value > 0 or (or_zero and value == 0))):
+        raise InputError(field, text, f"must be a finite number {'>= 0' if or_zero else '> 0'}")
     return value

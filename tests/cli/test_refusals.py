@@ -38,7 +38,7 @@ def test_accuracies(cli, full_acc, line):
         (("--depth", "2.5"), "depth = '2.5': must be a whole number"),
         (("--batch", "0"), "batch = 0: must be a whole number >= 1"),
         (("--batch", "-4"), "batch = -4: must be a whole number >= 1"),
-        (("--context", "nan"), "context = 'nan': must be a finite number > 0"),
+        (("--context", "nan"), "context = 'nan': must be a finite number >= 0"),
         (
             ("--detph", "2"),
             "unrecognized arguments: --detph 2; did you mean --depth? (see eagle-speedup estimate --help)",
@@ -47,6 +47,39 @@ def test_accuracies(cli, full_acc, line):
 )
 def test_options(cli, words, line):
     assert cli.refusal("estimate", "--full-acc", ".5", *ORIGIN, *words) == line
+
+
+@pytest.mark.parametrize("node", ["h100_x8", "rtx_pro_6000_x8"])
+def test_a_node_is_no_calibration_and_no_figure_is_invented_for_it(cli, node):
+    refusal = cli.refusal("estimate", "--full-acc", ".5", "-c", node)
+    assert refusal.startswith(f"calibration = '{node}': is a node, and no measurement of it is named")
+    assert "serve without speculation and at two depths" in refusal
+
+
+@pytest.mark.parametrize(
+    ("line", "refusal"),
+    [
+        ("title: ${oc.env:HOME}", "title = '${oc.env:HOME}': interpolation is not accepted"),
+        ("notes: 'a ${oc.env:PATH,none} b'", "interpolation is not accepted"),
+        ("${oc.env:HOME}: 1", "interpolation is not accepted"),
+        ("title: !!python/object/apply:os.system ['touch pwned']", "is not plain YAML"),
+        ("title: !!python/name:os.system", "is not plain YAML"),
+        ("title: &a x\nnotes: *a", "holds a YAML alias"),
+        ("title: x\ntitle: y", "title = '...': appears twice"),
+        ("title: " + "[" * 40 + "]" * 40, "is nested deeper than 20 levels"),
+    ],
+)
+def test_yaml_from_strangers_runs_nothing_and_reads_nothing(cli, tmp_path, monkeypatch, line, refusal):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "a secret")
+    path = tmp_path / "c.yaml"
+    path.write_text(f"name: x\npoints: [{{depth: 0, tok_s: 90}}]\n{line}\n")
+    for words in (("estimate", "--full-acc", ".5", "-c", str(path)), ("calibrate", str(path))):
+        said = cli.refusal(*words)
+        assert refusal in said and "a secret" not in said
+    said = cli.refusal("estimate", "--full-acc", ".5", *ORIGIN, "--set", "title=${oc.env:HOME}")
+    assert "interpolation is not accepted" in said and "a secret" not in said
+    assert not (tmp_path / "pwned").exists()
 
 
 def test_calibration(cli, tmp_path):

@@ -79,7 +79,7 @@ def run(arguments: Namespace) -> None:
         calibration_with(arguments.calibration, arguments.set),
         depth=whole("depth", arguments.depth),
         batch=whole("batch", arguments.batch) or 0,
-        context_tokens=positive("context", arguments.context),
+        context_tokens=positive("context", arguments.context, or_zero=True),
         batches=wholes("batches", arguments.batches),
         want_tok_s=positive("want_tok_s", arguments.want_tok_s),
         served_first_step=check_accuracies("served_acc", served)[0] if served else None,

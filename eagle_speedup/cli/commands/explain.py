@@ -52,7 +52,7 @@ def run(arguments: Namespace) -> None:
         verifier=arguments.verifier,
         depth=whole("depth", arguments.depth),
         batch=whole("batch", arguments.batch) or 0,
-        context_tokens=positive("context", arguments.context),
+        context_tokens=positive("context", arguments.context, or_zero=True),
         gpus=whole("gpus", arguments.gpus, 1),
     )
     if arguments.json:

@@ -54,7 +54,7 @@ def run(arguments: Namespace) -> None:
         drafter=arguments.drafter,
         depth=whole("depth", arguments.depth),
         batch=whole("batch", arguments.batch) or 0,
-        context_tokens=positive("context", arguments.context),
+        context_tokens=positive("context", arguments.context, or_zero=True),
         batches=wholes("batches", arguments.batches),
     )
     if arguments.format == "json":
