@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
-from torch.utils.data import DistributedSampler, RandomSampler
+from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data.dataloader import _InfiniteConstantSampler
 
 from ..acceptance import AcceptanceCounts, AcceptanceProfile, TTTAcceptance
 from ..errors import InputError
@@ -43,6 +44,9 @@ class LoaderRows:
         self.rank, self.world = rank, world
         self.samples: int | None = None
         self.shuffled = isinstance(sampler, RandomSampler) or bool(getattr(sampler, "shuffle", False))
+        # Samplers of other makes even out the ranks as well, but do not say which of their samples are repeats.
+        known = (DistributedSampler, RandomSampler, SequentialSampler, _InfiniteConstantSampler)
+        self.may_repeat = world > 1 and sampler is not None and not isinstance(sampler, known)
         if isinstance(sampler, DistributedSampler):
             self.rank, self.world = sampler.rank, sampler.num_replicas
             self.samples = len(cast(Sized, sampler.dataset))
@@ -61,12 +65,19 @@ class ValidationCounter:
     """Counts one validation after another, each with a single collective.
 
     The n validation sets share one metric of n * blocks blocks: set i has blocks i * blocks and up.
+
+    Args:
+        blocks: jackknife blocks of one set.
+        sequences: sizes of the sets, for batches that name their sequences: each then counts once, however often the
+            ranks' samplers repeat it. Without them only a ``DistributedSampler``'s repeats are left out.
+        metric_options: further options of the metric.
     """
 
     metric: TTTAcceptance | None
 
-    def __init__(self, blocks: int, **metric_options: Any) -> None:
+    def __init__(self, blocks: int, *, sequences: Sequence[int] = (), **metric_options: Any) -> None:
         self.blocks = blocks
+        self.sequences = tuple(sequences)
         self.options = metric_options
         self._sets = 1
         self._build(1, torch.device("cpu"))  # refuses bad options now, not at the first batch
@@ -96,12 +107,17 @@ class ValidationCounter:
         loader = self._rows[dataloader_idx]
         places, fresh = loader.take(rows)
         index = batch.sequence_index
-        if index is None:
-            index = torch.arange(rows, device=device) * places.step + places.start
-        if fresh < rows:
-            batch = replace(batch, spans=_without_rows_from(batch.spans, fresh))
-        if self._sets > 1:
-            index = index % self.blocks + dataloader_idx * self.blocks
+        if self.sequences:
+            if index is None:
+                raise InputError("sequence_index", None, "must come with every batch where sequences is given")
+            index = self._named_rows(index, dataloader_idx)
+        else:
+            if index is None:
+                index = torch.arange(rows, device=device) * places.step + places.start
+            if fresh < rows:
+                batch = replace(batch, spans=_without_rows_from(batch.spans, fresh))
+            if self._sets > 1:
+                index = index % self.blocks + dataloader_idx * self.blocks
         self.metric.update(
             batch.draft_ids,
             batch.target_ids,
@@ -111,6 +127,17 @@ class ValidationCounter:
             verifier_ids=batch.verifier_ids,
         )
         return loader.shuffled and batch.sequence_index is None
+
+    def may_repeat(self, dataloader_idx: int) -> bool:
+        """Whether this loader's sampler may deal a sequence to several ranks without anyone noticing."""
+        return not self.sequences and self._rows[dataloader_idx].may_repeat
+
+    def _named_rows(self, index: torch.Tensor, dataloader_idx: int) -> torch.Tensor:
+        """Number of each named sequence among those of all sets: sequence s of set i falls in i's block s % blocks."""
+        of_set = dataloader_idx if self._sets > 1 else 0
+        number = index // self.blocks * (self._sets * self.blocks) + of_set * self.blocks + index % self.blocks
+        outside = (index < 0) | (index >= self.sequences[of_set])
+        return torch.where(outside, -1, number)
 
     def finish(self, trainer: Trainer, *, agree: bool) -> list[AcceptanceProfile]:
         """Profile of the pooled sets, then (with several sets) of each; [] where no rank has had any batch.
@@ -133,6 +160,8 @@ class ValidationCounter:
         assert self.metric is not None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
+            # The monitor says this once in a run, with its name.
+            warnings.filterwarnings("ignore", message="the verifier would not have written", category=UserWarning)
             whole: AcceptanceProfile = self.metric.compute()
         if self._sets == 1:
             return [whole]
@@ -144,6 +173,8 @@ class ValidationCounter:
         depth = options.pop("depth")
         if options["max_depth"] is None:
             options["max_depth"] = max(ttt_steps, depth or 0)
+        if self.sequences:
+            options["sequences"] = -(-max(self.sequences) // self.blocks) * self.blocks * self._sets
         self.metric = TTTAcceptance(ttt_steps, blocks=self._sets * self.blocks, **options).to(device)
 
 

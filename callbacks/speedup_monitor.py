@@ -56,6 +56,9 @@ class SpeedupMonitor(Callback):
         mode: how drafts will be accepted: ``greedy``, ``onehot`` or ``rejection``.
         draft_vocab: verifier ids the drafter can produce, for ``draft_vocab_coverage``.
         blocks: jackknife blocks.
+        sequences: number of sequences of the validation set (one for each of ``validation_sets``), for batches with a
+            ``sequence_index``: each sequence then counts once, however often a custom sampler repeats it to even out
+            the ranks. Repeats of a ``DistributedSampler`` never count.
         name: prefix of the logged names; monitors of one trainer need different ones.
         validation_sets: names of the validation data loaders, in order: the headline pools them (or, from a dict of
             name to weight, mixes them by that share of the traffic), and each is logged
@@ -82,6 +85,7 @@ class SpeedupMonitor(Callback):
         mode: str = "greedy",
         draft_vocab: Tensor | None = None,
         blocks: int = 64,
+        sequences: int | Sequence[int] | None = None,
         name: str = "speedup",
         validation_sets: Sequence[str] | Mapping[str, float] | None = None,
         final_step: int | None = None,
@@ -103,7 +107,9 @@ class SpeedupMonitor(Callback):
         self.last: SpeedupProjection | None = None
         self.profile: AcceptanceProfile | None = None
         self.set_profiles: dict[str, AcceptanceProfile] = {}
-        self._counter = ValidationCounter(blocks, max_depth=max_depth, depth=depth, mode=mode, draft_vocab=draft_vocab)
+        sizes = _sizes(sequences, len(self.validation_sets) or 1)
+        options: dict[str, Any] = {"max_depth": max_depth, "depth": depth, "mode": mode, "draft_vocab": draft_vocab}
+        self._counter = ValidationCounter(blocks, sequences=sizes, **options)
         self._reports: list[WandbReport] | None = None
         self._attached = False
         self._ranks_agreed = False
@@ -142,10 +148,8 @@ class SpeedupMonitor(Callback):
     # ---- a validation ----
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reset the counts."""
+        """Reset the counts, those of the sanity check too."""
         self._attach(pl_module)
-        if trainer.sanity_checking:
-            return
         loaders = val_loaders(trainer)
         if self.validation_sets and len(loaders) != len(self.validation_sets):
             raise InputError("validation_sets", list(self.validation_sets), f"must name {len(loaders)} data loaders")
@@ -167,14 +171,16 @@ class SpeedupMonitor(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Count the batch. The sanity check only checks that the source delivers."""
-        ids = self.source.read(pl_module, outputs)
+        """Count the batch; in the sanity check only to refuse wrong ones before training."""
+        shuffled = self._counter.add(self.source.read(pl_module, outputs), dataloader_idx)
         if trainer.sanity_checking:
             return
-        shuffled = self._counter.add(ids, dataloader_idx)
         if shuffled:
             text = "the validation data are shuffled and no sequence_index says which rows these are"
             self._tell(f"{text}: validations can not be compared (give sequence_index)")
+        if self._counter.may_repeat(dataloader_idx):
+            text = "the validation sampler is not torch's own: sequences that it gives to several ranks count as often"
+            self._tell(f"{text} (give sequences, and sequence_index with every batch)")
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reduce, project, keep and log."""
@@ -210,7 +216,8 @@ class SpeedupMonitor(Callback):
             return zero_values(self.name, self._keys_seen)
         for warning in self.last.warnings:
             self._tell(f"{warning} (calibration {self.calibration.name})", info=True)
-        if (self.profile.off_policy_rate or 0.0) > _OFF_POLICY_WARNING:
+        # Sampled text differs from the verifier's argmax by nature.
+        if self.mode == "greedy" and (self.profile.off_policy_rate or 0.0) > _OFF_POLICY_WARNING:
             rate = f"{100 * (self.profile.off_policy_rate or 0.0):.0f} %"
             self._tell(
                 f"the verifier would not have written {rate} of the validation tokens: accept length understated"
@@ -305,6 +312,14 @@ def _names(names: Sequence[str] | Mapping[str, float] | None) -> tuple[str, ...]
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
             raise InputError(f"validation_sets[{name!r}]", weight, "must be a finite weight above 0")
     return tuple(names or ())
+
+
+def _sizes(sequences: int | Sequence[int] | None, sets: int) -> tuple[int, ...]:
+    sizes = () if sequences is None else (sequences,) if isinstance(sequences, int) else tuple(sequences)
+    wrong = [size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size < 1]
+    if wrong or len(sizes) not in (0, sets):
+        raise InputError("sequences", sequences, f"must be {sets} whole numbers of at least 1, one a validation set")
+    return sizes
 
 
 def _budget(trainer: Trainer) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.nn import Module
 from torchmetrics import Metric
 
 from ..errors import InputError
+from .checks import VALUE_RULES, check_tensors, count_broken
 from .counts import AcceptanceCounts, Array
 from .profile import AcceptanceProfile
 from .spans import SPAN_RULES, anchor_ends, check_spans, without_illegal
@@ -20,7 +22,8 @@ from .walk import accepted_histogram, expected_histogram, extend_hits, step_vali
 __all__ = ["TTTAcceptance"]
 
 _MODES = ("greedy", "onehot", "rejection")
-_FAULTS = (*(("spans", rule) for rule in SPAN_RULES), ("sequence_index", "must lie in [0, sequences)"))
+_FAULTS = (*(("spans", rule) for rule in SPAN_RULES), *VALUE_RULES.items())
+_OFF_POLICY_WARNING = 0.05  # bfloat16 noise alone makes 1 to 2 %
 
 
 class TTTAcceptance(Metric):
@@ -32,7 +35,8 @@ class TTTAcceptance(Metric):
 
     Args:
         ttt_steps: K, number of TTT steps whose predictions ``update`` gets.
-        max_depth: D, largest draft depth to walk (default K). Depths above K use the sliding anchor.
+        max_depth: D, largest draft depth to walk (default K). Depths above K use the sliding anchor, which is too
+            high for drafters that decay beyond their training (see :func:`~eagle_speedup.acceptance.walk.extend_hits`).
         blocks: G, number of jackknife blocks; a sequence is in block ``sequence_index % G``.
         mode: how drafts will be served: ``greedy`` (the targets are the verifier's greedy tokens), ``onehot``
             (temperature > 0 with the draft's argmax; the targets are tokens sampled from the verifier) or ``rejection``
@@ -40,7 +44,9 @@ class TTTAcceptance(Metric):
             first two are the same hard walk; the third counts expected rounds, in float64.
         sequences: number of sequences of the validation set. With it each ``sequence_index`` counts once however often
             the ranks' samplers repeat it, at the price of one row of counts per sequence in place of one per block.
-        draft_vocab: int64 [V_draft] verifier ids that the drafter can produce, for the coverage; None = not known.
+        draft_vocab: int64 [V_draft] verifier ids that the drafter can produce, for the coverage and to refuse drafts
+            that were not mapped to the verifier's vocabulary; None = not known.
+        vocab_size: V, to refuse ids outside the verifier's vocabulary; None = not checked.
         level: level of the profile's intervals.
 
     Example:
@@ -68,6 +74,7 @@ class TTTAcceptance(Metric):
         *,
         sequences: int | None = None,
         draft_vocab: Tensor | None = None,
+        vocab_size: int | None = None,
         level: float = 0.90,
         **kwargs: Any,
     ) -> None:
@@ -77,6 +84,7 @@ class TTTAcceptance(Metric):
         self.max_depth = _positive("max_depth", ttt_steps if max_depth is None else max_depth)
         self.blocks = _positive("blocks", blocks)
         self.sequences = None if sequences is None else _positive("sequences", sequences)
+        self.vocab_size = None if vocab_size is None else _positive("vocab_size", vocab_size)
         if mode not in _MODES:
             raise InputError("mode", mode, f"must be one of {', '.join(_MODES)}")
         if not 0 < level < 1:
@@ -86,12 +94,14 @@ class TTTAcceptance(Metric):
         self.knows_draft_vocab = draft_vocab is not None
         self.register_buffer("in_draft_vocab", _membership(draft_vocab), persistent=False)
         self.rows_seen = 0
+        self._forwarding = False
         # One tensor, so that one collective synchronises everything: a row per block (or sequence), the flat counts and
         # how often the row was added; the last row counts the faults met on a device, where raising would wait for it.
         rows = (self.sequences or self.blocks) + 1
         columns = max(AcceptanceCounts.width(self.ttt_steps, self.max_depth) + 1, len(_FAULTS))
         dtype = torch.float64 if mode == "rejection" else torch.int64
-        self.add_state("sums", default=torch.zeros(rows, columns, dtype=dtype), dist_reduce_fx="sum")
+        # On the host even under `torch.device("meta")`, where sharded models are built: there it would lose its zeros.
+        self.add_state("sums", default=torch.zeros(rows, columns, dtype=dtype, device="cpu"), dist_reduce_fx="sum")
 
     def update(
         self,
@@ -117,10 +127,13 @@ class TTTAcceptance(Metric):
                 text is not the verifier's own, and the accept length understates what serving shows.
 
         Raises:
-            InputError: wrong shapes or types at once; illegal spans at once for host tensors, at ``compute`` for
-            others.
+            InputError: wrong shapes, types or devices at once; illegal spans and values at once where they are in host
+                memory, else at ``compute``.
         """
-        self._check_shapes(draft_ids, target_ids, spans, sequence_index, accept_prob, verifier_ids)
+        tensors = {"draft_ids": draft_ids, "target_ids": target_ids, "spans": spans, "sequence_index": sequence_index}
+        tensors.update(accept_prob=accept_prob, verifier_ids=verifier_ids)
+        check_tensors(tensors, self.ttt_steps, self.sums.device)
+        self._check_options(accept_prob, sequence_index)
         batch, length = target_ids.shape
         device = target_ids.device
         if sequence_index is None:
@@ -130,17 +143,59 @@ class TTTAcceptance(Metric):
             return
         if spans.device.type == "cpu":
             check_spans(spans, batch, length)
-        spans, faults = without_illegal(spans.to(device, non_blocking=True), batch, length)
+        spans, faults = without_illegal(spans.to(device, non_blocking=True).long(), batch, length)
         row, bad_index = self._state_row(sequence_index.to(device, non_blocking=True))
-        counts = self._row_counts(draft_ids, target_ids, spans, accept_prob, verifier_ids)
+        ends = anchor_ends(spans, batch, length)
+        values = (
+            count_broken("sequence_index", sequence_index, bad_index),
+            *self._broken_values(draft_ids, target_ids, ends, accept_prob),
+        )
+        counts = self._row_counts(draft_ids, target_ids, spans, ends, accept_prob, verifier_ids)
         counts = torch.cat([counts, torch.ones_like(counts[:, :1])], dim=1)
         counts = torch.where(bad_index[:, None], 0, counts).to(self.sums.dtype)
         self.sums[:-1, : counts.shape[1]].index_add_(0, row, counts)
-        self.sums[-1, : len(_FAULTS)] += torch.cat([faults, bad_index.sum()[None]])
+        self.sums[-1, : len(_FAULTS)] += torch.cat([faults, torch.stack(values)])
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """``update``, and the profile of this batch alone."""
+        self._forwarding = True
+        try:
+            return super().forward(*args, **kwargs)
+        finally:
+            self._forwarding = False
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Module:
         """Follow a module to another device, but never to another precision: sums of counts must stay exact."""
         return super()._apply(lambda tensor: tensor.to(fn(tensor[:0]).device), exclude_state)
+
+    def _check_options(self, accept_prob: Tensor | None, sequence_index: Tensor | None) -> None:
+        """Refuse what does not go with the options of this metric."""
+        if (accept_prob is not None) != (self.mode == "rejection"):
+            given = "missing" if accept_prob is None else "given"
+            rule = f"is for mode 'rejection' and needed there; the mode is {self.mode!r}"
+            raise InputError("accept_prob", given, rule)
+        if self.sequences is not None and sequence_index is None:
+            raise InputError("sequence_index", None, "must say which sequences these are where sequences is given")
+
+    def _broken_values(
+        self, draft_ids: Tensor, target_ids: Tensor, ends: Tensor, accept_prob: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Numbers of illegal values among those that count: of the targets, drafts and probabilities."""
+        targets, none = (ends >= 0).roll(1, dims=1), torch.zeros((), dtype=torch.int64, device=ends.device)
+        outside = target_ids < 0
+        if self.vocab_size is not None:
+            outside = outside | (target_ids >= self.vocab_size)
+        bad_targets = count_broken("target_ids", target_ids, outside & targets)
+        valid = step_validity(ends, self.ttt_steps)
+        if accept_prob is not None:
+            legal = (accept_prob >= 0) & (accept_prob <= 1)  # false for NaN
+            return bad_targets, none, count_broken("accept_prob", accept_prob, valid & ~legal)
+        if not self.knows_draft_vocab and self.vocab_size is None:
+            return bad_targets, none, none
+        foreign = ~self._covered(draft_ids)
+        if self.vocab_size is not None:
+            foreign = foreign | (draft_ids >= self.vocab_size)
+        return bad_targets, count_broken("draft_ids", draft_ids, valid & (draft_ids >= 0) & foreign), none
 
     def _state_row(self, sequence_index: Tensor) -> tuple[Tensor, Tensor]:
         """(row of the state for each sequence, whether its index is out of range)."""
@@ -154,12 +209,11 @@ class TTTAcceptance(Metric):
         draft_ids: Tensor,
         target_ids: Tensor,
         spans: Tensor,
+        ends: Tensor,
         accept_prob: Tensor | None,
         verifier_ids: Tensor | None,
     ) -> Tensor:
         """The flat counts of each row: [B, width], in the order of :class:`AcceptanceCounts`."""
-        batch, length = target_ids.shape
-        ends = anchor_ends(spans, batch, length)
         anchors = ends >= 0
         valid = step_validity(ends, self.ttt_steps)
         if accept_prob is None:
@@ -172,7 +226,7 @@ class TTTAcceptance(Metric):
         disagreed = torch.zeros_like(covered) if verifier_ids is None else verifier_ids != target_ids
         per_row = [
             anchors.sum(dim=-1, keepdim=True),
-            _answers_per_row(spans, batch),
+            _answers_per_row(spans, len(target_ids)),
             covered.sum(dim=-1, keepdim=True),
             anchors.sum(dim=-1, keepdim=True) * (verifier_ids is not None),
             (disagreed & anchors.roll(1, dims=1)).sum(dim=-1, keepdim=True),
@@ -202,45 +256,19 @@ class TTTAcceptance(Metric):
         return AcceptanceCounts.from_flat(flat.copy(), self.ttt_steps, self.max_depth)
 
     def compute(self) -> AcceptanceProfile:
-        """The profile of all batches of all processes."""
-        coverage_known = self.knows_draft_vocab
-        return AcceptanceProfile(self.counts(), mode=self.mode, level=self.level, coverage_known=coverage_known)
+        """The profile of all batches of all processes; warns where the verifier would not have written the text."""
+        profile = AcceptanceProfile(self.counts(), self.mode, self.level, self.knows_draft_vocab)
+        rate = profile.off_policy_rate or 0.0
+        if self.mode == "greedy" and rate > _OFF_POLICY_WARNING:  # sampled text differs from the argmax by nature
+            text = f"the verifier would not have written {rate:.0%} of the tokens: accept length understated"
+            warnings.warn(text, UserWarning, stacklevel=2)
+        return profile
 
     def reset(self) -> None:
         """Forget all counts."""
         super().reset()
-        self.rows_seen = 0
-
-    def _check_shapes(
-        self,
-        draft_ids: Tensor,
-        target_ids: Tensor,
-        spans: Tensor,
-        sequence_index: Tensor | None,
-        accept_prob: Tensor | None,
-        verifier_ids: Tensor | None,
-    ) -> None:
-        for name, ids in (("draft_ids", draft_ids), ("target_ids", target_ids), ("spans", spans)):
-            if ids.is_floating_point() or ids.dtype == torch.bool:
-                raise InputError(f"{name}.dtype", ids.dtype, "must be an integer type (ids, not logits or masks)")
-        if target_ids.ndim != 2:
-            raise InputError("target_ids.shape", tuple(target_ids.shape), "must be [B, T]")
-        if spans.ndim != 2 or spans.shape[1] != 3:
-            raise InputError("spans.shape", tuple(spans.shape), "must be [S, 3] rows (row, P, E)")
-        if (accept_prob is not None) != (self.mode == "rejection"):
-            given = "missing" if accept_prob is None else "given"
-            raise InputError(
-                "accept_prob", given, f"is for mode 'rejection' and needed there; the mode is {self.mode!r}"
-            )
-        batch, length = target_ids.shape
-        for name, tensor, shape, text in (
-            ("draft_ids", draft_ids, (self.ttt_steps, batch, length), "[K, B, T]"),
-            ("accept_prob", accept_prob, (self.ttt_steps, batch, length), "[K, B, T]"),
-            ("sequence_index", sequence_index, (batch,), "[B]"),
-            ("verifier_ids", verifier_ids, (batch, length), "[B, T]"),
-        ):
-            if tensor is not None and tuple(tensor.shape) != shape:
-                raise InputError(f"{name}.shape", tuple(tensor.shape), f"must be {text} = {list(shape)}")
+        # `forward` resets to count its batch alone, but the running number of its rows must go on.
+        self.rows_seen = self.rows_seen if self._forwarding else 0
 
 
 def _answers_per_row(spans: Tensor, batch: int) -> Tensor:
@@ -252,11 +280,11 @@ def _answers_per_row(spans: Tensor, batch: int) -> Tensor:
 def _membership(draft_vocab: Tensor | None) -> Tensor:
     """Bool [V] table of the ids in ``draft_vocab``."""
     if draft_vocab is None:
-        return torch.zeros(1, dtype=torch.bool)
+        return torch.zeros(1, dtype=torch.bool, device="cpu")
     ids = draft_vocab.detach().cpu().long().flatten()
     if ids.numel() == 0 or int(ids.min()) < 0:
         raise InputError("draft_vocab", ids.tolist()[:8], "must hold at least one id, none negative")
-    table = torch.zeros(int(ids.max()) + 1, dtype=torch.bool)
+    table = torch.zeros(int(ids.max()) + 1, dtype=torch.bool, device="cpu")
     table[ids] = True
     return table
 
@@ -264,6 +292,11 @@ def _membership(draft_vocab: Tensor | None) -> Tensor:
 def _once(flat: Array, times: Array, blocks: int) -> Array:
     """Rows of sequences that were added ``times`` times, counted once each and folded into blocks: [G, width]."""
     repeats = np.maximum(times, 1)[:, None]
+    whole = flat[:, :2] if np.issubdtype(flat.dtype, np.floating) else flat  # tokens and answers, or all of the counts
+    differs = np.mod(whole, repeats).any(axis=1)
+    if differs.any():
+        index = int(np.flatnonzero(differs)[0])
+        raise InputError("sequence_index", index, "must stand for one sequence; its repeats differ")
     once = flat / repeats if np.issubdtype(flat.dtype, np.floating) else flat // repeats
     folded = np.zeros((blocks, flat.shape[1]), dtype=flat.dtype)
     np.add.at(folded, np.arange(len(flat)) % blocks, once)

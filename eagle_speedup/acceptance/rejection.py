@@ -41,13 +41,23 @@ def acceptance_probability(
     Returns:
         float64 [...]; 0 for a token outside the draft vocabulary.
     """
-    if temperature <= 0:
+    if not temperature > 0:
         raise InputError("temperature", temperature, "must be positive; at 0 use mode 'greedy'")
     if draft_logits.shape[:-1] != token_ids.shape or verifier_logits.shape[:-1] != token_ids.shape:
         shapes = (tuple(draft_logits.shape), tuple(verifier_logits.shape), tuple(token_ids.shape))
         raise InputError(
             "(draft_logits, verifier_logits, token_ids).shape", shapes, "must agree but for the vocabulary"
         )
+    if chunk < 1:
+        raise InputError("chunk", chunk, "must be at least 1")
+    if d2t is None and draft_logits.shape[-1] != verifier_logits.shape[-1]:
+        sizes = (draft_logits.shape[-1], verifier_logits.shape[-1])
+        raise InputError("d2t", None, f"must map the draft vocabulary where sizes differ: {sizes}")
+    if d2t is not None and d2t.shape != draft_logits.shape[-1:]:
+        raise InputError("d2t.shape", tuple(d2t.shape), f"must be {tuple(draft_logits.shape[-1:])}, as draft_logits")
+    if token_ids.device.type == "cpu" and token_ids.numel() and int(token_ids.max()) >= verifier_logits.shape[-1]:
+        rule = f"must be below {verifier_logits.shape[-1]}, the verifier's vocabulary"
+        raise InputError("token_ids", int(token_ids.max()), rule)
     tokens = token_ids.reshape(-1)
     known = tokens >= 0
     safe = tokens.clamp(min=0)

@@ -111,7 +111,8 @@ def spans_from_mask(mask: Tensor, *, mask_on: str, document_ids: Tensor | None =
         mask: bool or 0/1 [B, T].
         mask_on: ``input`` (bit t: x_t is an answer token), ``target`` (bit t: the label x_{t+1} is) or ``slot`` (bit t:
             the drafter's slot t, holding token x_{t+1} and feature g_t, is an anchor).
-        document_ids: [B, T] number of the packed document that x_t belongs to; a run that enters another one is cut.
+        document_ids: int [B, T] number of the packed document that x_t belongs to; an answer ends where its document
+            does, whatever the mask says.
 
     Returns:
         int64 [S, 3] on the host.
@@ -122,18 +123,35 @@ def spans_from_mask(mask: Tensor, *, mask_on: str, document_ids: Tensor | None =
         raise InputError("mask.shape", tuple(mask.shape), "must be [B, T]")
     if document_ids is not None and document_ids.shape != mask.shape:
         raise InputError("document_ids.shape", tuple(document_ids.shape), f"must be {list(mask.shape)}, as the mask")
+    if document_ids is not None and (document_ids.is_floating_point() or document_ids.dtype == torch.bool):
+        raise InputError("document_ids.dtype", document_ids.dtype, "must be an integer type")
+    mask = mask.cpu()
+    strange = mask[(mask != 0) & (mask != 1)]
+    if strange.numel():  # labels with their -100, or weights of a loss
+        raise InputError("mask", strange[0].item(), "must hold 0 and 1 only")
     to_first, to_last = MASK_CONVENTIONS[mask_on]
-    bits = mask.cpu().bool().clone()
+    bits = mask.bool().clone()
     length = bits.shape[1]
-    documents = torch.zeros_like(bits, dtype=torch.int64) if document_ids is None else document_ids.cpu().long()
+    own = torch.zeros_like(bits, dtype=torch.int64) if document_ids is None else document_ids.cpu().long()
     # Bit t stands for the token at t + to_first, and belongs to that token's document.
     bits[:, max(0, length - to_first) :] = False
-    documents = functional.pad(documents, (0, to_first))[:, to_first:]
+    documents = functional.pad(own, (0, to_first))[:, to_first:]
     opens = bits & ~_before(bits, documents)
     closes = bits & ~_before(bits.flip(1), documents.flip(1)).flip(1)
     row, first = opens.nonzero(as_tuple=True)
     last = closes.nonzero(as_tuple=True)[1]
-    return torch.stack([row, first + to_first, torch.clamp(last + to_last, max=length - 1)], dim=-1)
+    # Where a document's last slot is set, the token that it drafts would be another document's first.
+    end = torch.minimum(last + to_last, _document_ends(own)[row, first + to_first])
+    return torch.stack([row, first + to_first, end], dim=-1)
+
+
+def _document_ends(documents: Tensor) -> Tensor:
+    """Index of the last token of each token's document: int64 [B, T]."""
+    length = documents.shape[1]
+    slot = torch.arange(length).expand_as(documents)
+    stops = torch.ones_like(documents, dtype=torch.bool)
+    stops[:, :-1] = documents[:, 1:] != documents[:, :-1]
+    return torch.where(stops, slot, length).flip(1).cummin(dim=1).values.flip(1)
 
 
 def _before(bits: Tensor, documents: Tensor) -> Tensor:
@@ -153,8 +171,8 @@ def spans_from_cu_seqlens(cu_seqlens: Sequence[int] | Tensor, prompt_lengths: Se
     Returns:
         int64 [S, 3], row 0.
     """
-    offsets = torch.as_tensor(cu_seqlens).tolist()
-    prompts = torch.as_tensor(prompt_lengths).tolist()
+    offsets = _whole_numbers("cu_seqlens", cu_seqlens)
+    prompts = _whole_numbers("prompt_lengths", prompt_lengths)
     if not offsets or offsets[0] != 0 or any(b < a for a, b in itertools.pairwise(offsets)):
         raise InputError("cu_seqlens", offsets, "must start at 0 and never fall")
     if len(prompts) != len(offsets) - 1:
@@ -166,6 +184,13 @@ def spans_from_cu_seqlens(cu_seqlens: Sequence[int] | Tensor, prompt_lengths: Se
         if start + prompt < stop:
             spans.append((0, start + prompt, stop - 1))
     return torch.tensor(spans, dtype=torch.int64).view(-1, 3)
+
+
+def _whole_numbers(name: str, values: Sequence[int] | Tensor) -> list[int]:
+    vector = torch.as_tensor(values)
+    if vector.ndim != 1 or (vector.numel() and (vector.is_floating_point() or vector.dtype == torch.bool)):
+        raise InputError(name, vector.tolist(), "must be a list of whole numbers")
+    return [int(value) for value in vector.tolist()]
 
 
 def spans_from_turns(rows: Iterable[Iterable[tuple[str, int]]], *, answer_role: str = "assistant") -> Tensor:
@@ -181,8 +206,8 @@ def spans_from_turns(rows: Iterable[Iterable[tuple[str, int]]], *, answer_role: 
     for row, turns in enumerate(rows):
         position = 0
         for index, (role, tokens) in enumerate(turns):
-            if tokens < 0:
-                raise InputError(f"rows[{row}][{index}]", (role, tokens), "must have a length of at least 0")
+            if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+                raise InputError(f"rows[{row}][{index}]", (role, tokens), "must have a whole length of at least 0")
             if role == answer_role and tokens > 0:
                 spans.append((row, position, position + tokens - 1))
             position += tokens

@@ -18,7 +18,7 @@ def absolute_d2t(d2t: Tensor, *, form: str | None = None, vocab_size: int | None
 
     Both stored forms list the verifier ids in rising order. Then an offset table never falls and, as frequent tokens
     are neighbours, holds the same offset many times over, while an absolute table never repeats. A table that fits
-    neither pattern, or both, must come with its ``form``.
+    neither pattern must come with its ``form``; so must offsets of a vocabulary without two neighbouring tokens.
 
     Args:
         d2t: int64 [V_draft].
@@ -62,5 +62,12 @@ def to_verifier_ids(draft_ids: Tensor, d2t: Tensor) -> Tensor:
     Args:
         draft_ids: int64 [...] in the draft vocabulary.
         d2t: absolute table of :func:`absolute_d2t`.
+
+    Raises:
+        InputError: an id beyond the table, for tensors in host memory (an accelerator's own assertion stops others).
     """
+    if draft_ids.is_floating_point() or draft_ids.dtype == torch.bool:
+        raise InputError("draft_ids.dtype", draft_ids.dtype, "must be an integer type")
+    if draft_ids.device.type == "cpu" and (draft_ids.numpy() >= len(d2t)).any():
+        raise InputError("draft_ids", int(draft_ids.max()), f"must be below {len(d2t)}, the length of d2t")
     return torch.where(draft_ids >= 0, d2t[draft_ids.clamp(min=0)], -1)

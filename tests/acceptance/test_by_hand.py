@@ -93,7 +93,7 @@ def test_ratio_of_sums_not_mean_of_ratios():
 def test_target_outside_the_draft_vocabulary_is_a_miss_and_is_reported():
     # The drafter can not make token 4, which ends a round; leaving that target out would give (5 - 1) / 2 rounds.
     hits = [[0, 0, 1, 0, 1, 1, 1, 0]]
-    vocabulary = torch.tensor([2, 3, 5, 6, 7])
+    vocabulary = torch.tensor([2, 3, 5, 6, 7, 99])  # 99 is what a miss drafts
     metric = TTTAcceptance(1, draft_vocab=vocabulary)
     metric.update(drafts_from_hits(hits, TARGET), torch.tensor([TARGET]), torch.tensor([[0, 2, 7]]))
     profile = metric.compute()
@@ -102,6 +102,19 @@ def test_target_outside_the_draft_vocabulary_is_a_miss_and_is_reported():
     assert profile.rounds == (3,)
     assert profile.accept_length(1).value == 5 / 3
     assert TTTAcceptance(1).compute().draft_vocab_coverage is None
+
+
+def test_targets_inside_the_draft_vocabulary_differ():
+    # Anchors 2..7, targets 3..8; the drafter can not make 4 and 6 and is right about all others.
+    target = [*TARGET, 8]
+    served = profile_of([[0, 0, 1, 0, 1, 0, 1, 1, 0], [0, 0, 0, 1, 0, 1, 1, 0, 0]], target, [(0, 2, 8)])
+    # t = 2 drafts 3 and misses 4 -> 4; drafts 5 and misses 6 -> 6; drafts 7 and 8 -> end.
+    assert served.rounds[1] == 3 and served.accept_length(2).value == 2.0
+    # With the argmax over the draft vocabulary as the target, what the drafter says in place of 4 and 6 is a hit.
+    forgiven = profile_of([[0, 0, 1, 1, 1, 1, 1, 1, 0], [0, 0, 1, 1, 1, 1, 1, 0, 0]], target, [(0, 2, 8)])
+    assert forgiven.accept_length(2).value == 3.0 != served.accept_length(2).value
+    # Such targets left out of numerator and denominator make the drafter look as perfect.
+    assert served.step_acc[0] == 4 / 6 != 4 / (6 - 2)
 
 
 MASKS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -45,7 +46,9 @@ class ForbidsSynchronisation(TorchDispatchMode):
 def test_update_never_waits_for_the_device(mode, sequences):
     drafts, target, spans = batch(0)
     probabilities = {"accept_prob": torch.rand(drafts.shape)} if mode == "rejection" else {}
-    metric = TTTAcceptance(3, max_depth=6, mode=mode, sequences=sequences, draft_vocab=torch.tensor([0, 2, 49_998]))
+    metric = TTTAcceptance(
+        3, max_depth=6, mode=mode, sequences=sequences, draft_vocab=torch.tensor([0, 1, 2, 49_998]), vocab_size=50_000
+    )
     with ForbidsSynchronisation():
         metric.update(drafts, target, spans, sequence_index=torch.arange(3), verifier_ids=target, **probabilities)
     assert metric.compute().tokens == (37 + 35 + 33)
@@ -109,12 +112,23 @@ def test_rejection_sums_keep_float64_in_a_half_precision_module():
     assert metric.sums.dtype == torch.float64
 
 
-def test_other_devices_report_illegal_spans_at_compute():
-    """On a device nothing may be read in update; the meta device stands in for the code path, not for values."""
+@pytest.mark.parametrize("mode", ["greedy", "rejection"])
+def test_update_works_where_nothing_can_be_read(mode):
+    """The meta device has shapes and no values: whatever asked for one would raise."""
+    metric = TTTAcceptance(3, max_depth=6, mode=mode, draft_vocab=torch.arange(3), vocab_size=5).to("meta")
+    assert metric.device.type == metric.sums.device.type == metric.in_draft_vocab.device.type == "meta"
+    drafts, target, spans = (tensor.to("meta") for tensor in batch(0))
+    probabilities = {"accept_prob": torch.rand(drafts.shape, device="meta")} if mode == "rejection" else {}
+    metric.update(drafts, target, spans, verifier_ids=target, **probabilities)
+    assert metric.sums.device.type == "meta"
+
+
+def test_other_devices_report_illegal_spans_at_compute(monkeypatch):
+    """On a device nothing may be read in update: spans are checked where they are, and told later."""
     metric = TTTAcceptance(3)
+    monkeypatch.setattr("eagle_speedup.acceptance.metric.check_spans", lambda *_: None)  # as for spans on a device
     drafts, target, _ = batch(0)
-    metric.sums[-1, 2] += 1  # what the device would have counted
-    metric.update(drafts, target, torch.tensor([[0, 2, 39]]))
+    metric.update(drafts, target, torch.tensor([[0, 2, 40], [1, 2, 39]]))
     with pytest.raises(InputError, match="spans = '1 illegal': E must be below the sequence length"):
         metric.compute()
 
@@ -132,13 +146,31 @@ def test_each_sequence_counts_once():
     assert once.counts() != plain.counts()
 
 
-def test_a_sequence_index_out_of_range_is_named():
-    metric = TTTAcceptance(3, sequences=2)
-    metric.update(*batch(0), sequence_index=torch.tensor([0, 1, 2]))
-    with pytest.raises(InputError, match=r"sequence_index = '1 illegal': must lie in \[0, sequences\)"):
+def test_repeats_of_a_sequence_must_be_the_same_sequence():
+    drafts, target, spans = batch(0)
+    metric = TTTAcceptance(3, sequences=5)
+    metric.update(drafts, target, spans, sequence_index=torch.tensor([4, 4, 3]))  # 37 and 35 tokens
+    with pytest.raises(InputError, match="sequence_index = 4: must stand for one sequence"):
+        metric.update(drafts, target, spans[:1], sequence_index=torch.tensor([1, 4, 2]))
         metric.compute()
+    with pytest.raises(InputError, match="sequence_index = None: must say which sequences"):
+        metric.update(drafts, target, spans)
 
 
+def test_rows_are_numbered_on_through_forward():
+    """``forward`` resets inside; without care every batch would land in the first blocks."""
+    called, updated = TTTAcceptance(3, blocks=9), TTTAcceptance(3, blocks=9)
+    for seed in range(3):
+        called(*batch(seed))
+        updated.update(*batch(seed))
+    assert called.counts() == updated.counts()
+    assert (called.counts().answers > 0).all()
+    called.reset()
+    called(*batch(0))
+    assert called.counts().answers.tolist() == [1] * 3 + [0] * 6
+
+
+@pytest.mark.filterwarnings("ignore:the verifier would not have written")
 def test_off_policy_rate():
     drafts, target, spans = batch(0, rows=1)
     metric = TTTAcceptance(3)
@@ -153,12 +185,28 @@ def test_off_policy_rate():
     assert metric.compute().off_policy_rate == 2 / 37
 
 
+def test_text_by_another_author_is_warned_about_with_the_rate():
+    drafts, target, spans = batch(0, rows=1)
+    other = target.clone()
+    other[0, 3:10] += 1
+    metric = TTTAcceptance(3)
+    metric.update(drafts, target, spans, verifier_ids=other)
+    with pytest.warns(UserWarning, match="the verifier would not have written 19% of the tokens"):
+        metric.compute()
+    sampled = TTTAcceptance(3, mode="onehot")  # sampled tokens differ from the argmax by nature
+    sampled.update(drafts, target, spans, verifier_ids=other)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert sampled.compute().off_policy_rate == 7 / 37
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"ttt_steps": 0}, "ttt_steps = 0: must be a whole number of at least 1"),
         ({"max_depth": 2.5}, "max_depth = 2.5: must be a whole number of at least 1"),
         ({"mode": "sampling"}, "mode = 'sampling': must be one of greedy, onehot, rejection"),
+        ({"vocab_size": -5}, "vocab_size = -5: must be a whole number of at least 1"),
         ({"level": 90}, "level = 90: must lie in (0, 1)"),
         ({"draft_vocab": torch.tensor([-1, 3])}, "draft_vocab = [-1, 3]: must hold at least one id, none negative"),
     ],

@@ -94,3 +94,18 @@ def test_the_mode_and_the_probabilities_go_together():
         TTTAcceptance(1, mode="rejection").update(ids, ids[0], torch.tensor([[0, 0, 3]]))
     with pytest.raises(InputError, match="accept_prob = 'given'"):
         TTTAcceptance(1).update(ids, ids[0], torch.tensor([[0, 0, 3]]), accept_prob=torch.zeros(1, 1, 4))
+
+
+def test_probabilities_need_the_right_vocabularies():
+    draft, verifier, tokens = torch.randn(2, 4), torch.randn(2, 9), torch.tensor([1, 2])
+    with pytest.raises(InputError, match=r"d2t = None: must map the draft vocabulary where sizes differ: \(4, 9\)"):
+        acceptance_probability(draft, verifier, tokens)
+    with pytest.raises(InputError, match=r"d2t.shape = \(3,\): must be \(4,\), as draft_logits"):
+        acceptance_probability(draft, verifier, tokens, d2t=torch.arange(3))
+    with pytest.raises(InputError, match="token_ids = 9: must be below 9, the verifier's vocabulary"):
+        acceptance_probability(draft, verifier, tokens + 7, d2t=torch.arange(4))
+    with pytest.raises(InputError, match="temperature = nan: must be positive"):
+        acceptance_probability(verifier, verifier, tokens, temperature=float("nan"))
+    with pytest.raises(InputError, match="chunk = 0: must be at least 1"):
+        acceptance_probability(verifier, verifier, tokens, chunk=0)
+    assert acceptance_probability(verifier[:0], verifier[:0], tokens[:0]).shape == (0,)

@@ -41,6 +41,43 @@ def test_packed_documents_are_cut():
     assert spans_from_mask(mask, mask_on="target", document_ids=documents).tolist() == [[0, 1, 2], [0, 3, 5]]
 
 
+def test_a_slot_mask_never_reaches_into_the_next_document():
+    # Anchors are all tokens but the first; the last of a document has nothing to draft there.
+    documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1]])
+    every_slot = torch.ones(1, 7, dtype=torch.bool)
+    assert spans_from_mask(every_slot, mask_on="slot", document_ids=documents).tolist() == [[0, 1, 2], [0, 3, 6]]
+    one_answer = torch.tensor([[0, 1, 0, 0, 0, 0, 0]])  # slot 1: anchor 2, the last of its document
+    assert spans_from_mask(one_answer, mask_on="slot", document_ids=documents).tolist() == [[0, 2, 2]]
+    assert spans_from_mask(one_answer, mask_on="slot").tolist() == [[0, 2, 3]]
+
+
+def test_what_is_no_mask_is_named():
+    labels = torch.tensor([[-100, -100, 5, 7]])
+    with pytest.raises(InputError, match="mask = -100: must hold 0 and 1 only"):
+        spans_from_mask(labels, mask_on="target")
+    with pytest.raises(InputError, match=r"mask = 0.5: must hold 0 and 1 only"):
+        spans_from_mask(torch.tensor([[0.0, 0.5, 1.0]]), mask_on="input")
+    assert spans_from_mask(torch.tensor([[0.0, 1.0, 1.0]]), mask_on="input").tolist() == [[0, 1, 2]]
+    with pytest.raises(InputError, match=r"document_ids.dtype = torch.float32: must be an integer type"):
+        spans_from_mask(labels > 0, mask_on="input", document_ids=labels.float())
+    with pytest.raises(InputError, match=r"document_ids.shape = \(1, 3\): must be \[1, 4\], as the mask"):
+        spans_from_mask(labels > 0, mask_on="input", document_ids=labels[:, 1:])
+    with pytest.raises(InputError, match=r"mask.shape = \(4,\): must be \[B, T\]"):
+        spans_from_mask(labels[0] > 0, mask_on="input")
+
+
+def test_lengths_are_whole_numbers():
+    with pytest.raises(InputError, match=r"cu_seqlens = \[0.0, 2.5\]: must be a list of whole numbers"):
+        spans_from_cu_seqlens([0, 2.5], [1])  # type: ignore[list-item]
+    with pytest.raises(InputError, match=r"prompt_lengths = \[\[1\]\]: must be a list of whole numbers"):
+        spans_from_cu_seqlens([0, 2], torch.tensor([[1]]))
+    with pytest.raises(InputError, match=r"rows\[0\]\[1\] = \('assistant', 2.5\): must have a whole length"):
+        spans_from_turns([[("user", 3), ("assistant", 2.5)]])  # type: ignore[list-item]
+    with pytest.raises(InputError, match=r"rows\[0\]\[0\] = \('user', -1\): must have a whole length of at least 0"):
+        spans_from_turns([[("user", -1)]])
+    assert spans_from_cu_seqlens([0], []).shape == (0, 3)
+
+
 def test_cu_seqlens():
     assert spans_from_cu_seqlens([0, 5, 8, 12], [2, 3, 1]).tolist() == [[0, 2, 4], [0, 9, 11]]
     with pytest.raises(InputError, match=r"prompt_lengths\[0\] = 6: must lie in \[0, 5\]"):

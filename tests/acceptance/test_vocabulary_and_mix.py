@@ -23,6 +23,13 @@ def test_both_forms_by_hand():
     assert to_verifier_ids(drafted, torch.tensor(IDS)).tolist() == [[7, -1], [20, 0]]
 
 
+def test_ids_beyond_the_table_are_named():
+    with pytest.raises(InputError, match="draft_ids = 6: must be below 6, the length of d2t"):
+        to_verifier_ids(torch.tensor([0, 6]), torch.tensor(IDS))
+    with pytest.raises(InputError, match=r"draft_ids.dtype = torch.float32: must be an integer type"):
+        to_verifier_ids(torch.tensor([0.0]), torch.tensor(IDS))
+
+
 @given(st.sets(st.integers(0, 300), min_size=40, max_size=200))
 def test_detection(ids):
     table = torch.tensor(sorted(ids))

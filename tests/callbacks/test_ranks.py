@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
 from torch import distributed
 
+from eagle_speedup.acceptance import AcceptanceCounts
 from eagle_speedup.callbacks import SpeedupEarlyStopping, SpeedupMonitor
+from eagle_speedup.errors import InputError
 
 from .toy import Shard, Texts, ToyDrafter, direct_counts, toy_calibration, toy_loader, toy_trainer
 
@@ -73,3 +76,62 @@ def test_a_rank_without_batches_neither_hangs_nor_differs(gloo_pair, tmp_path):
     assert first == second and decision == other
     assert [answers for _, answers, _ in first] == [13] * len(first)
     assert decision.stop and first[-1][0] == 6
+
+
+class Bucketed(torch.utils.data.Sampler):
+    """A sampler as length-bucketing ones are: each rank gets whole buckets, the last ones twice to even them out."""
+
+    def __init__(self, size, rank, world, bucket=4):
+        buckets = [list(range(i, min(i + bucket, size))) for i in range(0, size, bucket)]
+        buckets += buckets[-1:] * (-len(buckets) % world)
+        self.mine = [i for b in buckets[rank::world] for i in b]
+
+    def __iter__(self):
+        return iter(self.mine)
+
+    def __len__(self):
+        return len(self.mine)
+
+
+def bucketed(folder, sizes, sequences, names):
+    """``trainer.validate`` over loaders whose samplers repeat sequences; counts of the headline and of each set."""
+    callback: Any = SpeedupMonitor(toy_calibration(), sequences=sequences, validation_sets=names, blocks=8)
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    loaders = [toy_loader(size, 3, sampler=Bucketed(size, rank, world)) for size in sizes]
+    options: Any = {"logger": False, "strategy": "ddp", "devices": 2, "use_distributed_sampler": False}
+    trainer = toy_trainer(folder, [callback], **options)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        trainer.validate(ToyDrafter(step=3, give_index=True), loaders, verbose=False)
+    texts = [str(w.message) for w in told if "not torch's own" in str(w.message)]
+    profiles = [callback.profile, *callback.set_profiles.values()]
+    return [p.counts.to_dict() for p in profiles], texts
+
+
+def test_a_sampler_that_repeats_sequences_counts_each_once(gloo_pair, tmp_path):
+    expected = direct_counts(20, 3, blocks=8)  # 5 buckets: the last one goes to both ranks
+    for (counts,), told in gloo_pair.run(bucketed, str(tmp_path), [20], 20, None):
+        assert AcceptanceCounts.from_dict(counts) == expected
+        assert told == []
+    (repeated, told), _ = gloo_pair.run(bucketed, str(tmp_path), [20], None, None)
+    assert AcceptanceCounts.from_dict(repeated[0]).answers.sum() == 24
+    assert len(told) == 1 and "give sequences, and sequence_index" in told[0]
+
+
+def test_repeats_in_several_validation_sets(gloo_pair, tmp_path):
+    short, long = direct_counts(5, 3, blocks=8), direct_counts(20, 3, blocks=8)
+    for counts, _ in gloo_pair.run(bucketed, str(tmp_path), [5, 20], [5, 20], ["chat", "code"]):
+        assert [AcceptanceCounts.from_dict(c) for c in counts] == [short + long, short, long]
+
+
+def test_sequences_need_their_number_and_a_size_for_every_set(tmp_path):
+    with pytest.raises(InputError, match="sequences = 5: must be 2 whole numbers of at least 1, one a validation set"):
+        SpeedupMonitor(toy_calibration(), sequences=5, validation_sets=["chat", "code"])
+    with pytest.raises(InputError, match="sequences = 0: must be 1 whole numbers of at least 1"):
+        SpeedupMonitor(toy_calibration(), sequences=0)
+    callback: Any = SpeedupMonitor(toy_calibration(), sequences=4)
+    trainer = toy_trainer(tmp_path, [callback], logger=False)
+    with pytest.raises(InputError, match="sequence_index = None: must come with every batch"):
+        trainer.validate(ToyDrafter(step=3), toy_loader(4, 4), verbose=False)
+    with pytest.raises(InputError, match=r"sequence_index\[0\] = -1: must be at least 0, and below sequences"):
+        trainer.validate(ToyDrafter(step=3, give_index=True), toy_loader(5, 4), verbose=False)

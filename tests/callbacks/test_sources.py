@@ -106,6 +106,22 @@ def test_the_sanity_check_finds_a_wrong_output_before_training(tmp_path):
         run(tmp_path, Wrong(), OutputsSource())
 
 
+def test_the_sanity_check_finds_what_only_counting_notices(tmp_path):
+    class NeverTrains(ToyDrafter):
+        def training_step(self, batch, batch_idx):
+            raise AssertionError("trained")
+
+    class WrongSpans(NeverTrains):
+        def validation_step(self, batch, batch_idx, dataloader_idx=0):
+            return {**super().validation_step(batch, batch_idx), "spans": torch.tensor([[0, 5, 99]])}
+
+    with pytest.raises(InputError, match=r"spans\[0\] = .*E must be below the sequence length"):
+        run(tmp_path, WrongSpans(), OutputsSource())
+    callback = SpeedupMonitor(toy_calibration(), mode="rejection")
+    with pytest.raises(InputError, match="accept_prob = 'missing'"):
+        toy_trainer(tmp_path, [callback], max_steps=2).fit(NeverTrains(), toy_loader(), toy_loader())
+
+
 def test_a_source_is_called_in_order(tmp_path):
     calls = []
 

@@ -47,7 +47,7 @@ def fit(folder, callbacks, module=None, *, train=None, val=None, ckpt_path=None,
 def test_every_validation_logs_every_key_with_the_exact_values(tmp_path, recwarn):
     callback = monitor(draft_vocab=torch.arange(25))
     logger = CSVLogger(tmp_path)
-    fit(tmp_path, [callback], logger=logger)
+    fit(tmp_path, [callback], ToyDrafter(vocab=25), logger=logger)
     rows = csv_rows(logger)
     assert [v.global_step for v in callback.history] == [2, 4, 6, 8, 10]
     assert len(rows) == 5  # the sanity check logged nothing,
@@ -55,7 +55,7 @@ def test_every_validation_logs_every_key_with_the_exact_values(tmp_path, recwarn
     for row, validation in zip(rows, callback.history, strict=True):
         assert set(row) >= KEYS
         assert row["step"] == validation.global_step - 1
-        expected = direct_counts(40, validation.global_step)
+        expected = direct_counts(40, validation.global_step, vocab=25)
         assert (validation.profile.counts.accepted == expected.accepted).all()
         projection = project(AcceptanceProfile(expected), toy_calibration(), max_depth=STEPS)
         assert row["speedup/tok_s"] == pytest.approx(projection.tok_s.value, rel=1e-6)

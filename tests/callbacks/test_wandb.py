@@ -40,7 +40,7 @@ def trained(tmp_path_factory):
     patch.setenv("WANDB_MODE", "offline")
     patch.setenv("WANDB_SILENT", "true")
     logger = WandbLogger(save_dir=folder, project="toy")
-    monitor = SpeedupMonitor(toy_calibration(), draft_vocab=torch.arange(40), table_batches=(1, 8))
+    monitor = SpeedupMonitor(toy_calibration(), draft_vocab=torch.arange(100), table_batches=(1, 8))
     stopping = SpeedupEarlyStopping(0.01, 2)
     best = ModelCheckpoint(folder / "checkpoints", monitor="speedup/tok_s", mode="max")
     options = {"logger": [CSVLogger(folder), logger], "enable_checkpointing": True, "max_steps": 30}

@@ -53,10 +53,12 @@ def skill(step):
     return 0.85 - 0.6 * 0.8**step
 
 
-def drafts(batch, chance):
+def drafts(batch, chance, vocab=100):
+    """``vocab``: ids below it can be drafted."""
     text, needed = batch["text"], batch["needed"]
     future = torch.stack([text.roll(-1 - k, dims=1) for k in range(STEPS)])
-    return torch.where(needed.transpose(0, 1) < chance, future, 99)
+    ids = torch.where(needed.transpose(0, 1) < chance, future, 99)
+    return torch.where(ids < vocab, ids, -1)
 
 
 def answer_spans(batch):
@@ -67,12 +69,13 @@ def answer_spans(batch):
 class ToyDrafter(LightningModule):
     """``skills``: chance of a hit by optimizer step; beyond its end the last one."""
 
-    def __init__(self, skills=None, give_index=False, step=None):
+    def __init__(self, skills=None, give_index=False, step=None, vocab=100):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(1))
         self.skills = skills
         self.give_index = give_index
         self.fixed_step = step
+        self.vocab = vocab
 
     def training_step(self, batch, batch_idx):
         loss = (self.weight - batch["needed"].mean()).square().sum()
@@ -87,7 +90,7 @@ class ToyDrafter(LightningModule):
 
     def validation_step(self, batch, batch_idx, dataloader_idx=0):
         out = {
-            "draft_ids": drafts(batch, self.chance()),
+            "draft_ids": drafts(batch, self.chance(), self.vocab),
             "target_ids": batch["text"],
             "spans": answer_spans(batch),
         }
@@ -122,7 +125,7 @@ def toy_trainer(folder, callbacks, **options):
     return Trainer(callbacks=callbacks, **{**defaults, **options})
 
 
-def direct_counts(size, step, *, blocks=64):
+def direct_counts(size, step, *, blocks=64, vocab=100):
     """The counts the monitor must come to, by the metric alone."""
     from eagle_speedup.acceptance import TTTAcceptance
 
@@ -131,5 +134,5 @@ def direct_counts(size, step, *, blocks=64):
         item = Texts(size)[index]
         batch = {key: torch.as_tensor(value)[None] for key, value in item.items()}
         number = torch.tensor([index])
-        metric.update(drafts(batch, skill(step)), batch["text"], answer_spans(batch), sequence_index=number)
+        metric.update(drafts(batch, skill(step), vocab), batch["text"], answer_spans(batch), sequence_index=number)
     return metric.counts()
