@@ -14,6 +14,7 @@ __all__ = ["Clock", "Plan", "StepBudget", "make_plan", "step_budget"]
 _ROUND_COST = 1.25  # mean round of depths 1..5 over `Machine.step_ms`, which is of three rows; for planning only
 _ACCEPT_LENGTH = 1.45  # likewise
 _EARLY_ACCEPT_LENGTH = 1.2  # likewise, of the checkpoint that is calibrated on
+_PROMPT = 150  # tokens of a prompt, to be read before its answer is decoded at all depths
 _FEATURE_SLACK = 0.8  # soft targets and storing cost something beside the prefill that was timed
 _MEMORY_SHARE = 0.35  # of the free memory above the least: what the features may take
 
@@ -72,7 +73,7 @@ def make_plan(
     """
     total, budget, serving, limits = 60 * minutes, settings.budget, settings.serving, settings.held_out
     token_s = max_new * machine.step_ms / 1000
-    served_s = token_s * (1 + len(serving.depths) * _ROUND_COST / _ACCEPT_LENGTH)
+    served_s = token_s * (1 + len(serving.depths) * _ROUND_COST / _ACCEPT_LENGTH) + _PROMPT / machine.positions_s
     calibration_s = token_s * (1 + len(serving.calibration_depths) * _ROUND_COST / _EARLY_ACCEPT_LENGTH)
     held_out = _within(budget.measurement_share * total / served_s, limits.least, limits.most)
     calibration = _within(budget.calibration_share * total / calibration_s, serving.calibration_groups, held_out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ def run_demo(
     changes: Mapping[str, Any] | None = None,
     console: Console | None = None,
     memory_gb: float | None = None,
+    begin: float | None = None,
 ) -> Findings | None:
     """Run it, or go on with it.
 
@@ -60,6 +62,7 @@ def run_demo(
         changes: to ``configs/demo.yaml``.
         console: where the story is told; default: standard output.
         memory_gb: free memory; default: as measured.
+        begin: `time.monotonic()` from which the minutes count; default: now.
 
     Returns:
         What the report tells; None where a finished run was only shown again.
@@ -75,7 +78,8 @@ def run_demo(
     if state.finished:
         console.print(folder.report.read_text(encoding="utf-8"), markup=False)
         return None
-    clock = Clock(state.elapsed_s)
+    before_s = 0.0 if begin is None else time.monotonic() - begin
+    clock = Clock(state.elapsed_s + before_s)
     journal = Journal(folder, state, clock.elapsed)
     run = Context(settings, folder, journal, Story(console, 8 if state.decode else 6, clock.elapsed), clock)
     _greet(run, options)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..eagle3.data import Conversation
-from ..eagle3.decoder import DecodeResult, Rounds, greedy_rounds, speculative_rounds
+from ..eagle3.decoder import DecodeResult, ReadPrompts, Rounds, greedy_rounds, read_prompts, speculative_rounds
 from ..eagle3.engine import DraftEngine
 from ..eagle3.verifier import LlamaVerifier
 from ..errors import InputError
@@ -77,10 +78,14 @@ def prompts_of(conversations: Sequence[Conversation]) -> list[list[int]]:
 def decoder(
     verifier: LlamaVerifier, engine: DraftEngine, prompts: Sequence[Sequence[int]], *, max_new: int, eos_id: int
 ) -> Decode:
-    """The real decoder."""
+    """The real decoder; it reads a prompt once for all depths."""
+
+    @functools.lru_cache(maxsize=1)
+    def read(answer: int) -> ReadPrompts:
+        return read_prompts(verifier, [prompts[answer]], engine.tap_layers)
 
     def decode(answer: int, depth: int) -> Rounds:
-        prompt = [prompts[answer]]
+        prompt = read(answer)
         if depth == 0:
             return greedy_rounds(verifier, prompt, max_new=max_new, eos_id=eos_id)
         return speculative_rounds(verifier, engine, prompt, depth=depth, max_new=max_new, eos_id=eos_id)

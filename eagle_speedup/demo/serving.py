@@ -55,10 +55,11 @@ def measure(
 ) -> Comparison:
     """Serve the best checkpoint, and put what was projected beside it."""
     depths, story, settings = run.settings.serving.depths, run.story, run.settings
-    until_s = plan.total_s - settings.budget.reserve_s / 2
+    begin_s, until_s = run.clock.elapsed(), plan.total_s - settings.budget.reserve_s / 2
 
     def go_on(answers: int) -> bool:
-        return answers < settings.held_out.least_served or run.clock.elapsed() < until_s
+        now = run.clock.elapsed()
+        return answers < settings.held_out.least_served or now + (now - begin_s) / answers < until_s
 
     with story.phase("Measurement by real decoding"):
         decode = _decoder(subject, held_out, drafter)

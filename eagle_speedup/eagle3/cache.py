@@ -40,6 +40,17 @@ class KVCache:
             )
         self.lengths = wanted
 
+    def copy(self, capacity: int) -> KVCache:
+        """A cache of its own with the same positions and room for `capacity`."""
+        layers, (batch, kv_heads, _, head_dim) = len(self.keys), self.keys[0].shape
+        twin = KVCache(layers, batch, kv_heads, capacity, head_dim, self.keys[0].device)
+        held = max(self.lengths)
+        for mine, its in ((self.keys, twin.keys), (self.values, twin.values)):
+            for source, target in zip(mine, its, strict=True):
+                target[:, :, :held] = source[:, :, :held]
+        twin.lengths = list(self.lengths)
+        return twin
+
     def plan(self, new: int) -> CachePlan:
         """Where `new` positions a row go, and what they may attend to; then advances `lengths`."""
         if max(self.lengths) + new > self.capacity:

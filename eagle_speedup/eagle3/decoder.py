@@ -20,10 +20,12 @@ from .verifier import LlamaVerifier
 __all__ = [
     "Answer",
     "DecodeResult",
+    "ReadPrompts",
     "Rounds",
     "finish",
     "greedy_decode",
     "greedy_rounds",
+    "read_prompts",
     "speculative_decode",
     "speculative_rounds",
 ]
@@ -140,13 +142,55 @@ def greedy_decode(
     return finish(greedy_rounds(verifier, prompts, max_new=max_new, eos_id=eos_id))
 
 
+@dataclass(frozen=True)
+class ReadPrompts:
+    """Prompts after prefill; several runs can go on from it, at any depth."""
+
+    prompts: Sequence[Sequence[int]]
+    cache: KVCache
+    """The verifier's, with the prompts and nothing else."""
+    logits: Tensor
+    """[B, V] at every prompt's last token."""
+    taps: Tensor | None
+    """[B, longest, taps * hidden], None where none were asked for."""
+
+
+@torch.inference_mode()
+def read_prompts(verifier: LlamaVerifier, prompts: Sequence[Sequence[int]], taps: Sequence[int] = ()) -> ReadPrompts:
+    """Run the prompts through the verifier, right-padded.
+
+    Args:
+        verifier: the model.
+        prompts: token ids of every prompt.
+        taps: the drafter's `tap_layers`, for `speculative_rounds`.
+    """
+    if not prompts or any(len(p) < 2 for p in prompts):
+        raise InputError(
+            "prompts", [len(p) for p in prompts][:8], "must be at least one prompt, each of at least 2 tokens"
+        )
+    lengths = [len(p) for p in prompts]
+    ids = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+    for row, prompt in zip(ids, prompts, strict=True):
+        row[: len(prompt)] = torch.tensor(prompt)
+    cache = verifier.new_cache(len(prompts), max(lengths))
+    out = verifier.forward(ids.to(verifier.device), cache, taps=taps, logits="hidden")
+    cache.rollback(lengths)
+    assert out.hidden is not None
+    last = out.hidden[torch.arange(len(lengths)), torch.tensor(lengths) - 1]
+    return ReadPrompts(prompts, cache, verifier.logits(last), out.taps)
+
+
 @torch.inference_mode()
 def greedy_rounds(
-    verifier: LlamaVerifier, prompts: Sequence[Sequence[int]], *, max_new: int, eos_id: int | None = None
+    verifier: LlamaVerifier,
+    prompts: Sequence[Sequence[int]] | ReadPrompts,
+    *,
+    max_new: int,
+    eos_id: int | None = None,
 ) -> Rounds:
     """`greedy_decode`, one step at a time."""
     run = _Run(verifier, prompts, max_new, eos_id, depth=0)
-    first = run.prefill()[0].argmax(-1).tolist()
+    first = run.read.logits.argmax(-1).tolist()
     run.begin([[token] for token in first])
     while run.live:
         yield run.pause()
@@ -194,7 +238,7 @@ def speculative_decode(
 def speculative_rounds(
     verifier: LlamaVerifier,
     drafter: Eagle3Drafter | DraftEngine,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Sequence[int]] | ReadPrompts,
     *,
     depth: int,
     max_new: int,
@@ -203,16 +247,17 @@ def speculative_rounds(
     temperature: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> Rounds:
-    """`speculative_decode`, one round at a time."""
+    """`speculative_decode`, one round at a time; prompts that are read already need this drafter's taps."""
     if depth < 1:
         raise InputError("depth", depth, "must be at least 1")
     engine = drafter if isinstance(drafter, DraftEngine) else DraftEngine(drafter)
     accept = Acceptor(mode, temperature, generator)
-    run = _Run(verifier, prompts, max_new, eos_id, depth)
-    logits, taps = run.prefill(engine.tap_layers)
+    run = _Run(verifier, prompts, max_new, eos_id, depth, engine.tap_layers)
+    prompts, taps = run.read.prompts, run.read.taps
+    assert taps is not None
     draft_cache = engine.new_cache(len(prompts), run.cache.capacity)
     engine.prefill(draft_cache, prompts, taps)
-    first = [[token] for token in accept.sample(logits).tolist()]
+    first = [[token] for token in accept.sample(run.read.logits).tolist()]
     stay = run.begin(first)
     # Anchor t pairs token x_t with the feature at t - 1: the first answer token goes with the prompt's last position.
     pending, taps = first, taps[torch.arange(len(prompts)), torch.tensor([len(p) - 1 for p in prompts])][:, None]
@@ -239,34 +284,29 @@ class _Run:
     """Bookkeeping of one batch: which answers are live, what they hold, when they end."""
 
     def __init__(
-        self, verifier: LlamaVerifier, prompts: Sequence[Sequence[int]], max_new: int, eos_id: int | None, depth: int
+        self,
+        verifier: LlamaVerifier,
+        prompts: Sequence[Sequence[int]] | ReadPrompts,
+        max_new: int,
+        eos_id: int | None,
+        depth: int,
+        taps: Sequence[int] = (),
     ) -> None:
         if max_new < 1:
             raise InputError("max_new", max_new, "must be at least 1")
-        if not prompts or any(len(p) < 2 for p in prompts):
-            raise InputError(
-                "prompts", [len(p) for p in prompts][:8], "must be at least one prompt, each of at least 2 tokens"
-            )
         self._start = time.perf_counter()
-        self._verifier, self._prompts, self._max_new, self._eos = verifier, prompts, max_new, eos_id
-        capacity = max(map(len, prompts)) + max_new + depth + 1
-        self.cache: KVCache = verifier.new_cache(len(prompts), capacity)
-        self._result = DecodeResult([Answer(len(p)) for p in prompts], depth, len(prompts))
-        self.live = list(range(len(prompts)))
-
-    def prefill(self, taps: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-        """Run the prompts, right-padded; returns every prompt's last logits [B, V] and the taps [B, longest, taps *
-        hidden].
-        """
-        lengths, device = [len(p) for p in self._prompts], self._verifier.device
-        ids = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
-        for row, prompt in zip(ids, self._prompts, strict=True):
-            row[: len(prompt)] = torch.tensor(prompt)
-        out = self._verifier.forward(ids.to(device), self.cache, taps=taps, logits="hidden")
-        self.cache.rollback(lengths)
-        assert out.hidden is not None
-        last = out.hidden[torch.arange(len(lengths)), torch.tensor(lengths) - 1]
-        return self._verifier.logits(last), out.taps if out.taps is not None else last
+        self.read = prompts if isinstance(prompts, ReadPrompts) else read_prompts(verifier, prompts, taps)
+        width = 0 if self.read.taps is None else self.read.taps.shape[-1]
+        if taps and width != len(taps) * verifier.config.hidden_size:
+            raise InputError("prompts", f"taps of width {width}", f"must be read with the drafter's taps {taps}")
+        self._max_new, self._eos = max_new, eos_id
+        lengths = [len(p) for p in self.read.prompts]
+        capacity = max(lengths) + max_new + depth + 1
+        if capacity > verifier.config.max_positions:
+            raise InputError("max_new", max_new, f"must leave room in max_positions = {verifier.config.max_positions}")
+        self.cache = self.read.cache.copy(capacity)
+        self._result = DecodeResult([Answer(n) for n in lengths], depth, len(lengths))
+        self.live = list(range(len(lengths)))
 
     def begin(self, first: list[list[int]]) -> list[int]:
         """Take the first tokens, which prefill made: no round. Returns the batch rows that stay."""

@@ -1,10 +1,19 @@
 """The claim of the package on a small model: rounds from TTT hits are the rounds of real decoding, in every answer."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from eagle_speedup.eagle3.data import collate, ttt_inputs
-from eagle_speedup.eagle3.decoder import greedy_decode, speculative_decode
+from eagle_speedup.eagle3.decoder import (
+    finish,
+    greedy_decode,
+    greedy_rounds,
+    read_prompts,
+    speculative_decode,
+    speculative_rounds,
+)
 from eagle_speedup.eagle3.engine import DraftEngine
 from eagle_speedup.eagle3.sampling import Acceptor
 from eagle_speedup.eagle3.ttt import ttt, ttt_draft_ids
@@ -59,6 +68,21 @@ def test_a_batch_of_unequal_prompts_and_ends_decodes_as_one_by_one(verifier, dra
         alone = speculative_decode(verifier, engine, [prompt], depth=depth, max_new=40, eos_id=EOS).answers[0]
         assert (answer.ids, answer.accepted, answer.verified) == (alone.ids, alone.accepted, alone.verified)
     assert together.steps == max(a.rounds for a in together.answers)
+
+
+def test_prompts_are_read_once_for_all_depths(verifier, drafter, held_out):
+    prompts = [c.ids[: c.spans[0][0]] for c in held_out[:3]]
+    options: dict[str, Any] = {"max_new": 24, "eos_id": EOS}
+    read = read_prompts(verifier, prompts, drafter.config.tap_layers)
+    for depth in (1, 4, 1):  # the first run leaves nothing behind for the last one
+        ours = finish(speculative_rounds(verifier, drafter, read, depth=depth, **options))
+        assert ours.answers == speculative_decode(verifier, drafter, prompts, depth=depth, **options).answers
+    assert (
+        finish(greedy_rounds(verifier, read, **options)).answers == greedy_decode(verifier, prompts, **options).answers
+    )
+    without_taps = read_prompts(verifier, prompts)
+    with pytest.raises(InputError, match="must be read with the drafter's taps"):
+        finish(speculative_rounds(verifier, drafter, without_taps, depth=1, **options))
 
 
 def test_every_draft_of_the_decoder_is_the_metric_s_draft(verifier, drafter, held_out, held_out_rows):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,12 @@ def add(commands: Any) -> Parser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run ``eagle_speedup.demo.run``; InputError says what to install when something it needs is missing."""
+    begin = time.monotonic()
     minutes, seed = positive("minutes", arguments.minutes), whole("seed", arguments.seed, 0)
     try:
         demo = importlib.import_module("eagle_speedup.demo")
-        demo.run(minutes=minutes, seed=seed, resume=arguments.resume, decode=arguments.decode, out=arguments.out)
+        options = {"minutes": minutes, "seed": seed, "resume": arguments.resume, "decode": arguments.decode}
+        demo.run(**options, out=arguments.out, begin=begin)
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0]
         if missing in ("", "eagle_speedup"):
