@@ -17,6 +17,7 @@ from .settings import MachineSettings
 
 __all__ = [
     "Machine",
+    "Speeds",
     "busy_note",
     "check_memory",
     "free_memory_gb",
@@ -28,7 +29,9 @@ __all__ = [
 
 _CONTEXT = 96  # tokens of context in the probes, about what an answer's middle has
 _ROWS = 3  # tokens a step in the probes: between plain decoding and a deep draft
-_PREFILL = 512
+_PREFILL = 256
+_BULK_PROBES = 3
+_PAUSE_S = 2.0  # before a second look at a busy machine
 _WORTH_IT = 1.1  # how much faster several threads must be
 
 
@@ -92,28 +95,51 @@ def kernel_note(kernels: Sequence[str]) -> str | None:
     return f"no packed few-row kernels (oneDNN, FBGEMM) {why}: {consequence}"
 
 
+@dataclass(frozen=True)
+class Speeds:
+    """Seconds of forward passes: of a few rows (decoding) and of many (prefill, and training is like it)."""
+
+    few: Sequence[float]
+    """With all threads."""
+    few_alone: Sequence[float]
+    """With one thread."""
+    many: Sequence[float]
+    """With all threads."""
+    many_alone: Sequence[float]
+    """With one thread."""
+
+
 def inspect_machine(verifier: LlamaVerifier, settings: MachineSettings, memory_gb: float) -> Machine:
     """Time the verifier, fall back to one thread where the cores are not ours, and collect the notes."""
     notes = [note for note in (check_memory(memory_gb, settings), kernel_note(ranked_kernels())) if note]
     all_threads = torch.get_num_threads()
-    step = _stepper(verifier)
-    together = timed(step, settings.probes)
-    with use_threads(1):
-        alone = timed(step, settings.probes)
-    busy = busy_note(together, alone, settings.busy_factor) if all_threads > 1 else None
+    speeds, busy = _look(verifier, settings, all_threads)
+    if busy is not None:
+        time.sleep(_PAUSE_S)  # a neighbour's burst is over by then, and one thread would cost the whole run
+        speeds, busy = _look(verifier, settings, all_threads)
     if busy is not None:
         notes.append(busy)
         torch.set_num_threads(1)
-    worth_it = busy is None and _median(alone) > _WORTH_IT * _median(together)
+    worth_it = busy is None and _median(speeds.few_alone) > _WORTH_IT * _median(speeds.few)
     return Machine(
         memory_gb=memory_gb,
         threads=torch.get_num_threads(),
         decode_threads=all_threads if worth_it else 1,
         kernels=tuple(ranked_kernels()),
-        step_ms=1000 * _median(together if worth_it else alone),
-        positions_s=_PREFILL / _median(timed(_prefiller(verifier), 3)),
+        step_ms=1000 * _median(speeds.few if worth_it else speeds.few_alone),
+        positions_s=_PREFILL / _median(speeds.many if busy is None else speeds.many_alone),
         notes=tuple(notes),
     )
+
+
+def _look(verifier: LlamaVerifier, settings: MachineSettings, all_threads: int) -> tuple[Speeds, str | None]:
+    """Speeds, and a note where the machine is busy."""
+    few, many = _stepper(verifier), _prefiller(verifier)
+    together = timed(few, settings.probes), timed(many, _BULK_PROBES)
+    with use_threads(1):
+        alone = (timed(few, settings.probes), timed(many, _BULK_PROBES)) if all_threads > 1 else together
+    speeds = Speeds(together[0], alone[0], together[1], alone[1])
+    return speeds, busy_note(speeds, settings.busy_factor) if all_threads > 1 else None
 
 
 @contextlib.contextmanager
@@ -127,18 +153,18 @@ def use_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def busy_note(seconds: Sequence[float], alone: Sequence[float], factor: float) -> str | None:
+def busy_note(speeds: Speeds, factor: float) -> str | None:
     """A note where another program has our cores, so that one thread is the better choice.
 
     Args:
-        seconds: of forward passes with all threads.
-        alone: of forward passes with one thread.
+        speeds: of this machine.
         factor: see `is_busy`.
     """
-    if is_busy(seconds, factor):
-        seen = f"a forward pass took {1000 * max(seconds):.0f} ms, the best {1000 * min(seconds):.0f} ms"
-    elif _median(seconds) > 1.1 * _median(alone):
-        seen = f"a forward pass takes {1000 * _median(seconds):.0f} ms, with one thread {1000 * _median(alone):.0f} ms"
+    many, alone = _median(speeds.many), _median(speeds.many_alone)
+    if is_busy(speeds.few, factor):
+        seen = f"a forward pass took {1000 * max(speeds.few):.0f} ms, the best {1000 * min(speeds.few):.0f} ms"
+    elif many * _WORTH_IT > alone:
+        seen = f"{_PREFILL} tokens at once take {1000 * many:.0f} ms, with one thread {1000 * alone:.0f} ms"
     else:
         return None
     return f"another program uses this machine's cores ({seen}): one thread from here on, and figures will scatter"

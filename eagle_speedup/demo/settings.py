@@ -90,7 +90,7 @@ class MachineSettings:
     busy_factor: float = MISSING
     """One forward pass this many times slower than the best of three means that another program has our cores."""
     probes: int = MISSING
-    """Forward passes that are timed for this."""
+    """Forward passes of a few rows that are timed for this."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,41 +28,55 @@ def test_busy_is_five_times_the_best_of_three(milliseconds, busy):
     assert is_busy([ms / 1000 for ms in milliseconds], factor=5.0) is busy
 
 
+IDLE = ([7] * 5, [500] * 3, [12] * 5, [900] * 3)  # few rows, many rows; the same with one thread
+SPIKES = ([7, 7, 7, 80, 90], [500] * 3, [12] * 5, [900] * 3)
+NO_GAIN = ([7] * 5, [880] * 3, [12] * 5, [900] * 3)
+
+
+def inspected(subject, monkeypatch, *looks):
+    """What `inspect_machine` finds on two threads, when its looks take these milliseconds."""
+    timings = iter([[ms / 1000 for ms in part] for look in looks for part in look])
+    monkeypatch.setattr(machine, "timed", lambda call, times: next(timings))
+    monkeypatch.setattr(machine, "_PAUSE_S", 0.0)
+    torch.set_num_threads(2)
+    try:
+        found = inspect_machine(subject.verifier, SETTINGS, memory_gb=16.0)
+        assert found.threads == torch.get_num_threads() and next(timings, None) is None
+        return found
+    finally:
+        torch.set_num_threads(1)
+
+
 @pytest.mark.parametrize(
-    ("together", "alone", "seen"),
+    ("look", "seen"),
     [
-        ([7, 7, 7, 80, 90], [12] * 5, "a forward pass took 90 ms, the best 7 ms"),
-        ([500, 480, 520, 560, 510], [21] * 5, "a forward pass takes 510 ms, with one thread 21 ms"),  # all slow
+        (SPIKES, "a forward pass took 90 ms, the best 7 ms"),
+        (NO_GAIN, "256 tokens at once take 880 ms, with one thread 900 ms"),
     ],
 )
-def test_a_busy_machine_falls_back_to_one_thread_and_says_so(together, alone, seen, subject, monkeypatch):
-    timings = iter([[ms / 1000 for ms in part] for part in (together, alone, [100, 100, 100])])
-    monkeypatch.setattr(machine, "timed", lambda call, times: next(timings))
-    torch.set_num_threads(2)
-    try:
-        found = inspect_machine(subject.verifier, SETTINGS, memory_gb=16.0)
-        assert found.threads == torch.get_num_threads() == 1
-        assert found.step_ms == pytest.approx(alone[0])
-        (note,) = [n for n in found.notes if "thread" in n]
-        told = f"another program uses this machine's cores ({seen}): one thread from here on, and figures will scatter"
-        assert note == told
-    finally:
-        torch.set_num_threads(1)
+def test_a_busy_machine_falls_back_to_one_thread_and_says_so(look, seen, subject, monkeypatch):
+    found = inspected(subject, monkeypatch, look, look)
+    assert (found.threads, found.step_ms) == (1, pytest.approx(12.0))
+    assert found.positions_s == pytest.approx(256 / 0.9)
+    (note,) = [n for n in found.notes if "thread" in n]
+    assert (
+        note == f"another program uses this machine's cores ({seen}): one thread from here on, and figures will scatter"
+    )
 
 
-@pytest.mark.parametrize(("alone", "decode_threads", "step_ms"), [(7.2, 1, 7.2), (12.0, 2, 7.0)])
-def test_an_idle_machine_keeps_its_threads(alone, decode_threads, step_ms, subject, monkeypatch):
-    timings = iter([[0.007] * 5, [alone / 1000] * 5, [0.1] * 3])
-    monkeypatch.setattr(machine, "timed", lambda call, times: next(timings))
-    torch.set_num_threads(2)
-    try:
-        found = inspect_machine(subject.verifier, SETTINGS, memory_gb=16.0)
-        assert found.threads == torch.get_num_threads() == 2
-        # Two threads wait for each other: they decode only where that is clearly faster.
-        assert found.decode_threads == decode_threads and found.step_ms == pytest.approx(step_ms)
-        assert not [n for n in found.notes if "thread" in n]
-    finally:
-        torch.set_num_threads(1)
+def test_a_neighbour_s_burst_is_looked_at_twice(subject, monkeypatch):
+    found = inspected(subject, monkeypatch, SPIKES, IDLE)
+    assert found.threads == 2 and not [n for n in found.notes if "thread" in n]
+
+
+@pytest.mark.parametrize(("few_alone", "decode_threads", "step_ms"), [(6.0, 1, 6.0), (7.2, 1, 7.2), (12.0, 2, 7.0)])
+def test_an_idle_machine_keeps_its_threads(few_alone, decode_threads, step_ms, subject, monkeypatch):
+    found = inspected(subject, monkeypatch, ([7] * 5, [500] * 3, [few_alone] * 5, [900] * 3))
+    # Two threads wait for each other: they decode only where that is clearly faster. That they are not is no sign of
+    # a neighbour, kernels for few rows may use one thread only.
+    assert (found.threads, found.decode_threads, found.step_ms) == (2, decode_threads, pytest.approx(step_ms))
+    assert found.positions_s == pytest.approx(512)
+    assert not [n for n in found.notes if "thread" in n]
 
 
 def test_the_verifier_is_really_timed(subject):
