@@ -85,7 +85,7 @@ def whole(field: str, text: str | None, least: int | None = None) -> int | None:
 def wholes(field: str, text: str | None) -> list[int]:
     """Whole numbers from ``"1,2,4"``; none from None."""
     items = [] if text is None else text.replace(",", " ").split()
-    return [value for i, item in enumerate(items) if (value := whole(f"{field}[{i}]", item)) is not None]
+    return [value for i, item in enumerate(items) if (value := whole(f"{field}[{i}]", item, 1)) is not None]
 
 
 def positive(field: str, text: str | None, *, or_zero: bool = False) -> float | None:

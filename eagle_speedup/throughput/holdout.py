@@ -70,7 +70,7 @@ def hold_out(series: Sequence[Series], priors: Sequence[Prior], protocols: Seque
     Scores are averaged within a model and protocol, then over models, then over protocols, so that neither a model nor
     a protocol with many series decides alone. Models that the tool flags as inconsistent choose nothing.
     """
-    model_of = {s.id: s.node[0] for s in series}
+    model_of = {s.id: s.node[0].rsplit("/", 1)[-1] for s in series}  # with or without the name of its maker
     runs = [backtest(series, protocols, prior) for prior in priors]
     scores = [_scores(run, model_of) for run in runs]
     everything = [_mean(found, None) for found in scores]

@@ -22,6 +22,7 @@ __all__ = ["ThroughputModel", "calibrate"]
 
 MODEL_VERSION = 3  # part of every fingerprint: another formula is another calibration
 _N_DRAWS = 400
+_LARGEST = 10**9
 _MAX_DRAWN = 60_000  # draws times cells: large grids make do with fewer draws
 _SCATTER = 1.25  # Student-t noise of 5 degrees of freedom as wide, at 90 %, as a normal one of this many scales
 _SCATTER_FLOOR = 0.008  # no published benchmark repeats better than this
@@ -300,8 +301,10 @@ def _check_query(depth: object, batch: object, context_tokens: object, topk: obj
     for name, value, least in (("depth", depth, 0), ("batch", batch, 1), ("topk", topk, 1)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise InputError(name, value, f"must be a whole number >= {least}")
+        if value > _LARGEST:
+            raise InputError(name, value, "must be at most 1e9")
     if context_tokens is not None and not (isinstance(context_tokens, (int, float)) and 0 <= context_tokens < 1e9):
-        raise InputError("context_tokens", context_tokens, "must be a number >= 0 or null")
+        raise InputError("context_tokens", context_tokens, "must be a number in [0, 1e9) or null")
     if topk != 1 and not (isinstance(nodes, (int, np.integer)) and nodes >= 1):
         raise InputError("num_draft_tokens", nodes, "must be given for a tree (topk > 1)")
 

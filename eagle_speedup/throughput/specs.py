@@ -126,6 +126,8 @@ def config_names(group: str) -> tuple[str, ...]:
 def config_path(group: str, name_or_path: str | Path) -> Path:
     """File of a shipped configuration, or the path itself when it names a file."""
     text = str(name_or_path)
+    if not text.strip() or name_or_path == Path():
+        raise InputError(group, text, "must be a name or a file")
     if _NAME.match(text) and not text.endswith((".yaml", ".yml")):
         if text in config_names(group):
             return Path(str(files("eagle_speedup.configs") / group / f"{text}.yaml"))

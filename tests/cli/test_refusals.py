@@ -38,6 +38,9 @@ def test_accuracies(cli, full_acc, line):
         (("--depth", "2.5"), "depth = '2.5': must be a whole number"),
         (("--batch", "0"), "batch = 0: must be a whole number >= 1"),
         (("--batch", "-4"), "batch = -4: must be a whole number >= 1"),
+        (("--batch", "9" * 20), f"batch = {'9' * 20}: must be at most 1e9"),
+        (("--batches", "4,0"), "batches[1] = 0: must be a whole number >= 1"),
+        (("--context", "1e12"), "context_tokens = 1000000000000.0: must be a number in [0, 1e9) or null"),
         (("--context", "nan"), "context = 'nan': must be a finite number >= 0"),
         (
             ("--detph", "2"),
@@ -88,6 +91,7 @@ def test_calibration(cli, tmp_path):
 
     assert ask("kimi_k2_5_orign") == "calibration = 'kimi_k2_5_orign': unknown name; did you mean 'kimi_k2_5_origin'?"
     assert "No such file or directory" in ask(tmp_path / "none.yaml")
+    assert ask("") == "calibration = '': must be a name or a file"
     bad = tmp_path / "bad.yaml"
     bad.write_text("name: x\npionts: []\n")
     assert ask(bad) == "pionts = []: unknown key; did you mean 'points'?"

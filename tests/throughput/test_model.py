@@ -104,7 +104,7 @@ def test_range_warnings():
         (lambda m: m.tok_s("x", 3), "accept_length = 'x': must be a finite number >= 1 (bonus token included)"),
         (lambda m: m.round_ms(-1), "depth = -1: must be a whole number >= 0"),
         (lambda m: m.round_ms(3, batch=0), "batch = 0: must be a whole number >= 1"),
-        (lambda m: m.step_ms(context_tokens=-5), "context_tokens = -5: must be a number >= 0 or null"),
+        (lambda m: m.step_ms(context_tokens=-5), "context_tokens = -5: must be a number in [0, 1e9) or null"),
         (
             lambda m: calibrate([]),
             "points = 0: must hold a baseline, or a point with accept_length or step_ms; no figure is invented: serve "
@@ -143,4 +143,5 @@ def test_any_points_give_positive_ordered_monotone_answers(points, random):
         assert 0 < lower.value < higher.value
     for answer in (*answers, model.round_ms(3), model.step_ms(4), model.breakeven(2)):
         assert 0 < answer.lo <= answer.value <= answer.hi < np.inf
-    assert model.round_ms(7).value > model.round_ms(1).value > model.step_ms().value
+    # At depths that were not measured; a measured one may deviate by its own scatter, as far as points contradict.
+    assert model.round_ms(16).value > model.round_ms(9).value > model.step_ms().value
