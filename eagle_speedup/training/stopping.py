@@ -19,12 +19,6 @@ class StopReason(str, Enum):
 
     STALLED = "stalled"
     """The best tok/s has not gained enough over the last validations."""
-    CANNOT_BREAK_EVEN = "cannot_break_even"
-    """Even the upper band at the end of the budget stays below breakeven."""
-    FORECAST_STALLED = "forecast_stalled"
-    """The learning curve's upper band promises too little over the steps that remain."""
-    REGRESSED = "regressed"
-    """Past the best by more than the noise."""
 
 
 @dataclass(frozen=True)
