@@ -58,7 +58,9 @@ def interval(log_draws: Array, extra: Array, sides: Array | None, shape: tuple[i
     lower one negative); all join in quadrature, side by side.
     """
     value, draws = log_draws[0], log_draws[1:]
-    centre, width = draws.mean(axis=0), _Z90 * np.hypot(draws.std(axis=0), extra)
+    centre = draws.mean(axis=0)
+    apart = draws - centre
+    width = _Z90 * np.hypot(np.sqrt(np.einsum("ij,ij->j", apart, apart) / len(apart)), extra)
     down, up = (width, width) if sides is None else (np.hypot(width, sides[0]), np.hypot(width, sides[1]))
     lo, hi = np.minimum(centre - down, value), np.maximum(centre + up, value)
     return Band(*(np.broadcast_to(np.exp(x), value.shape).reshape(shape) for x in (value, lo, hi)))

@@ -155,21 +155,24 @@ class RoundTime:
             depth = np.where(np.isnan(depth), drawn, depth)
             nodes = np.where(np.isnan(nodes), drawn + 1.0, nodes)
         elastic = self.elasticity(theta)
-        total = np.exp(_curve(elastic, cells.batch * nodes)) + self._attention(theta, cells, nodes)
+        total = _exp_curve(elastic, cells.batch * nodes)
+        if cells.context.any():
+            total += self._attention(theta, cells, nodes)
         if not depth.any():
-            result: Array = self._get(theta, "step") + np.log(total)
-            return result
+            return self._get(theta, "step") + np.log(total, out=total)
 
         def beside(name: str, tokens: Array) -> Array:
             """A cost besides verification: exp(parameter) * sqrt(V(tokens))."""
-            distinct, at = np.unique(tokens, return_inverse=True)
-            cost: Array = np.exp(self._get(theta, name) + 0.5 * _curve(elastic, distinct))
-            return cost[:, at]
+            return _exp_curve(elastic, tokens, 0.5, self._get(theta, name))
 
         extra = depth * beside("draft", cells.batch * cells.topk) + beside("overhead", cells.batch)
         total += np.where(depth > 0, extra, 0.0)
-        tree = np.where(cells.topk > 1, self._get(theta, "tree"), 0.0)
-        result = self._get(theta, "step") + np.log(total) + tree + self._effect(theta, "config", cells.config)
+        result: Array = np.log(total, out=total)
+        result += self._get(theta, "step")
+        if (cells.topk > 1).any():
+            result += np.where(cells.topk > 1, self._get(theta, "tree"), 0.0)
+        if (cells.config >= 0).any():
+            result += self._effect(theta, "config", cells.config)
         return result
 
     def outside(self, theta: Array, plain: Cells, log_step: Array) -> Array:
@@ -224,12 +227,20 @@ class RoundTime:
         return result
 
     def _attention(self, theta: Array, cells: Cells, nodes: Array) -> Array:
-        if not cells.context.any():
-            return np.zeros((1, 1))
         power = 1.0 / (1.0 + np.exp(-self._get(theta, "attention_nodes")))
         load = np.exp(np.log(cells.batch) + power * np.log(nodes) - self._get(theta, "attention_batch"))
         result: Array = np.exp(self._get(theta, "attention")) * cells.context / 1000.0 * np.hypot(1.0, load)
         return result
+
+
+def _exp_curve(elastic: Array, tokens: Array, power: float = 1.0, offset: Array | float = 0.0) -> Array:
+    """exp(offset) * (V(tokens) / V(1))**power, [n, N]; a number of tokens that comes often is computed once."""
+    if tokens.ndim > 1:
+        result: Array = np.exp(offset + power * _curve(elastic, tokens))
+        return result
+    distinct, at = np.unique(tokens, return_inverse=True)
+    result = np.exp(offset + power * _curve(elastic, distinct))[:, at]
+    return result
 
 
 def _logits(elasticities: Sequence[float]) -> Array:
