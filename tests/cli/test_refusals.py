@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -171,4 +172,5 @@ def test_demo_gets_its_options(cli, monkeypatch, tmp_path):
     fake = types.SimpleNamespace(run=lambda **options: seen.update(options))
     monkeypatch.setitem(sys.modules, "eagle_speedup.demo", fake)
     cli.text("demo", "--minutes", "1.5", "--seed", "7", "--resume", "--no-decode", "--out", str(tmp_path))
+    assert seen.pop("begin") <= time.monotonic()  # when the command began
     assert seen == {"minutes": 1.5, "seed": 7, "resume": True, "decode": False, "out": tmp_path}

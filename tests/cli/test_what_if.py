@@ -19,7 +19,7 @@ def test_best_depth_per_batch(cli):
         assert row["tok_s"]["value"] == pytest.approx(row["ratio"]["value"] * row["baseline_tok_s"])
     assert "Best depth per batch size" in cli.text(*ASK, "--batches", "1 4")
     assert cli.refusal(*ASK, "--batches", "1,two") == "batches[1] = 'two': must be a whole number"
-    assert cli.refusal(*ASK, "--batches", "0") == "batch = 0: must be a whole number >= 1"
+    assert cli.refusal(*ASK, "--batches", "0") == "batches[0] = 0: must be a whole number >= 1"
 
 
 def test_what_a_wished_speed_takes(cli):
