@@ -102,6 +102,7 @@ class TTTAcceptance(Metric):
         dtype = torch.float64 if mode == "rejection" else torch.int64
         # On the host even under `torch.device("meta")`, where sharded models are built: there it would lose its zeros.
         self.add_state("sums", default=torch.zeros(rows, columns, dtype=dtype, device="cpu"), dist_reduce_fx="sum")
+        self._device = self.sums.device  # torchmetrics has taken the default device's
 
     def update(
         self,

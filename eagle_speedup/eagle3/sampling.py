@@ -75,7 +75,9 @@ class Acceptor:
         q = torch.cat((q, torch.zeros_like(q[:, :1])), 1)
         rows = torch.arange(len(drafts), device=drafts.device)
         residual = (p[rows, accepted] - q[rows, accepted]).clamp_(min=0)
-        own = self._draw(residual / residual.sum(-1, keepdim=True)).tolist()
+        total = residual.sum(-1, keepdim=True)
+        # Where p equals q but for rounding, a refusal can leave nothing of the residual.
+        own = self._draw(torch.where(total > 0, residual / total, p[rows, accepted])).tolist()
         return [[*draft[:n], last] for draft, n, last in zip(drafts.tolist(), accepted.tolist(), own, strict=True)]
 
     def _softmax(self, logits: Tensor) -> Tensor:

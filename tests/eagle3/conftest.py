@@ -63,14 +63,14 @@ def prompts_of(count: int, seed: int) -> list[list[int]]:
 
 
 def train_drafter(
-    verifier: LlamaVerifier, rows: list[FeatureRow], d2t: torch.Tensor, *, epochs: int = 6
+    verifier: LlamaVerifier, rows: list[FeatureRow], d2t: torch.Tensor, *, epochs: int = 6, steps: int = 3
 ) -> Eagle3Drafter:
     torch.manual_seed(2)
     drafter = Eagle3Drafter.for_verifier(verifier, d2t, TAPS)
     optimizer = torch.optim.AdamW(drafter.parameters(), lr=3e-3)
     for epoch in range(epochs):
         for batch in make_loader(rows, 8, shuffle=True, seed=epoch):
-            ttt_loss(ttt(drafter, ttt_inputs(batch), 3, keep_missed=0.2), batch, drafter).backward()
+            ttt_loss(ttt(drafter, ttt_inputs(batch), steps, keep_missed=0.2), batch, drafter).backward()
             optimizer.step()
             optimizer.zero_grad()
     return drafter.requires_grad_(False)
