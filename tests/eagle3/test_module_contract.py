@@ -86,6 +86,7 @@ class ShardedDrafter(LightningModule):
         self.sharded = False
 
     def configure_model(self):
+        assert self.device_mesh is not None
         fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
         self.sharded = all(isinstance(p, DTensor) for p in self.net.parameters())
 
@@ -187,7 +188,7 @@ class Compiled(LightningModule):
 def test_hooks_on_a_compiled_module_count_or_refuse(tmp_path, warm):
     torch._dynamo.reset()
     module, net = Compiled(), Heads()
-    data = [
+    data: Any = [
         {"ids": ids[row], "target_ids": target[row], "span": spans[row, 1:]}
         for ids, target, spans in texts(net)
         for row in range(4)
