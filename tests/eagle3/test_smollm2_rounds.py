@@ -99,7 +99,7 @@ def accept_length(answers) -> float:
 
 
 def test_from_five_steps_depths_8_and_10(smollm2):
-    """Within 0.5 % on new prompts; too high on answers known by heart, where the drafter goes deeper than it can."""
+    """Within 0.5 % on new prompts, where hardly a chain gets that far; too high on answers that it knows by heart."""
     profiles = []
     for part in (smollm2.rows[KNOWN:], smollm2.rows[:KNOWN]):
         batch, metric = collate(list(enumerate(part))), TTTAcceptance(5, 10)
