@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -117,8 +118,15 @@ class AcceptanceProfile:
         return tuple(_ratio(at_least[1:], at_least[0]).tolist())
 
     def accept_length(self, depth: int) -> Estimate:
-        """Tokens per round, with the bonus token and without the prefill's: sum(E - P) / sum(rounds)."""
-        return self._estimate(_block_sums(self, depth), lambda sums: _ratio(sums[..., 0], sums[..., 1]))
+        """Tokens per round, with the bonus token and without the prefill's: sum(E - P) / sum(rounds).
+
+        Beyond `ttt_steps` the value is too high where the drafter decays past the steps it was trained for, so the
+        interval reaches down to that of the deepest exact depth: drafting on never accepts less.
+        """
+        counted = self._estimate(_block_sums(self, depth), lambda sums: _ratio(sums[..., 0], sums[..., 1]))
+        if depth <= self.ttt_steps:
+            return counted
+        return replace(counted, lo=min(counted.lo, self.accept_length(self.ttt_steps).lo))
 
     def paired_difference(self, other: AcceptanceProfile, depth: int) -> Estimate:
         """accept_length(self) - accept_length(other) on the same validation set, block by block.

@@ -75,6 +75,18 @@ def test_profiles_of_other_sets_are_not_paired(population):
         profile_of(early, first).paired_difference(profile_of(late, second), 3)
 
 
+def test_beyond_the_steps_that_were_run_the_interval_reaches_down_to_the_last_exact_depth():
+    # Step 0 hits everywhere, so sliding it says that every draft is right; a drafter that decays serves 2 to 11.
+    target = torch.arange(41).repeat(8, 1)
+    spans = torch.tensor([(row, 0, 40) for row in range(8)])
+    metric = TTTAcceptance(1, max_depth=10)
+    metric.update(target[None] + 1, target, spans)
+    profile = metric.compute()
+    assert profile.accept_length(1).lo == profile.accept_length(1).hi == 2.0
+    slid = profile.accept_length(10)
+    assert (slid.lo, slid.value, slid.hi) == (2.0, 10.0, 10.0)  # 40 tokens in 3 rounds of 11 and one of 7
+
+
 def test_jackknife_by_hand():
     # Blocks (tokens, rounds) = (4, 2), (2, 2): 6/4; left out: 2/2 and 4/2; spread (1/2) * (1/4 + 1/4) = 1/4.
     sums = np.array([[4.0, 2.0], [2.0, 2.0]])
