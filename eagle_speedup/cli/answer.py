@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,10 @@ from ..projection import SpeedupProjection, project
 from ..projection.bracket import BracketCurve
 from ..projection.speedup import DepthProjection
 from ..throughput import Calibration, LinearBreakeven, OptimisticOverhead
+from .baseline import Baseline, baseline_at
 from .inputs import Given
 from .served import ServedCheck, check_served
+from .simple_rules import SimpleRules, simple_rules
 from .what_if import BatchRow, PointWorth, Wish, batch_rows, point_worth, wish
 
 __all__ = ["SCHEMA", "Answer", "Limit", "Verdict", "answer"]
@@ -51,9 +53,10 @@ class Answer:
     given: Given
     calibration: Calibration
     projection: SpeedupProjection
-    optimistic: OptimisticOverhead
-    linear: dict[str, LinearBreakeven]
-    baseline_tok_s: float
+    rules: SimpleRules
+    """The calibration's simple rules, where they hold."""
+    baseline: Baseline
+    """Without speculation."""
     verdict: Verdict
     limit: Limit
     worth: tuple[PointWorth, ...]
@@ -67,11 +70,27 @@ class Answer:
     what_would_change_it: tuple[str, ...]
 
     @property
+    def baseline_tok_s(self) -> float:
+        """Expected tok/s without speculation."""
+        return self.baseline.tok_s.value
+
+    @property
+    def optimistic(self) -> OptimisticOverhead:
+        """The calibration's upper bound; where it has none, that of rounds as short as a plain step."""
+        return self.rules.optimistic or OptimisticOverhead(self.baseline_tok_s, 0.0)
+
+    @property
+    def linear(self) -> Mapping[str, LinearBreakeven]:
+        """The calibration's linear rules."""
+        return self.rules.linear
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Of the values and of the calibration."""
         served = (self.served.message,) if self.served is not None and self.served.alarm else ()
         rows = [warning for row in self.by_batch for warning in row.warnings]
-        return tuple(dict.fromkeys((*served, *self.given.warnings, *self.projection.warnings, *rows)))
+        found = (*served, *self.given.warnings, *self.projection.warnings, *self.rules.left_out, *rows)
+        return tuple(dict.fromkeys(found))
 
     @property
     def bracket(self) -> tuple[float, float] | None:
@@ -110,11 +129,13 @@ class Answer:
                 "round_ms": p.round_ms,
                 "breakeven": p.breakeven,
                 "baseline_tok_s": self.baseline_tok_s,
+                "baseline": vars(self.baseline),
             },
             "verdict": vars(self.verdict),
             "by_depth": [self._row(row) for row in p.by_depth],
-            "best_depth": p.best_depth,
-            "by_batch": [vars(row) for row in self.by_batch],
+            "best_depth": p.best_measured_depth,
+            "best_beyond": p.best_beyond and self._row(p.best_beyond),
+            "by_batch": [{**vars(row), "baseline": vars(row.baseline)} for row in self.by_batch],
             "limit": vars(self.limit),
             "worth_of_a_point": [vars(step) for step in self.worth],
             "wish": self.wish and vars(self.wish),
@@ -159,16 +180,13 @@ def answer(
     projection = project(
         given.lengths, calibration, depth=depth, batch=batch, context_tokens=context_tokens, max_depth=last
     )
-    baseline = projection.tok_s.value / projection.ratio.value
-    optimistic, linear = _simple_rules(calibration, batch)
     worth = point_worth(given, projection)
     return Answer(
         given=given,
         calibration=calibration,
         projection=projection,
-        optimistic=optimistic or OptimisticOverhead(baseline, 0.0),
-        linear=linear,
-        baseline_tok_s=baseline,
+        rules=simple_rules(calibration, batch),
+        baseline=baseline_at(calibration, batch, context_tokens),
         verdict=_verdict(projection),
         limit=_limit(given),
         worth=worth,
@@ -181,20 +199,6 @@ def answer(
 
 def _simple(rule: _Simple, accept_length: float) -> dict[str, float]:
     return {"ratio": rule.ratio(accept_length), "tok_s": rule.tok_s(accept_length)}
-
-
-def _simple_rules(calibration: Calibration, batch: int) -> tuple[OptimisticOverhead | None, dict[str, LinearBreakeven]]:
-    """The calibration's simple rules, where they hold: at the batch of the baseline they were made from."""
-    optimistic, linear = None, {}
-    for name, rule in calibration.simple_models.items():
-        batches = {p.batch for p in calibration.points if p.depth == 0 and p.total_tok_s == rule.baseline_tok_s}
-        if batch not in (batches or {1}):
-            continue
-        if isinstance(rule, LinearBreakeven):
-            linear[name.removeprefix("linear_")] = rule
-        else:
-            optimistic = rule
-    return optimistic, linear
 
 
 def _verdict(p: SpeedupProjection) -> Verdict:
@@ -235,17 +239,27 @@ def _levers(p: SpeedupProjection, worth: Sequence[PointWorth]) -> tuple[str, ...
         _needed(p.accept_length, p.breakeven, p.depth),
         f"accuracy: one more point of full_acc, later conditionals held, in tok/s: {steps}",
     ]
-    if p.best_depth not in (0, p.depth):
-        best = p.by_depth[p.best_depth - 1]
+    if p.best_measured_depth not in (0, p.depth):
+        best = p.by_depth[p.best_measured_depth - 1]
         out.append(f"depth: {best.depth} drafts would give {best.tok_s} tok/s at accept length {best.accept_length}")
-    if p.best_depth == 0:
-        out.append("depth: none gains; do not speculate with this drafter at this batch")
+    if p.best_measured_depth == 0:
+        out.append("depth: none of the measured ones gains; do not speculate with this drafter at this batch")
+    if p.best_beyond is not None:
+        out.append(_beyond(p.best_beyond, p.measured_steps))
     if p.tok_s.half_width > 0.1 * p.tok_s.value:
         out.append(
             f"measurement: serve this drafter at two depths (say 1 and {max(3, p.depth)}) and without speculation, "
             "then calibrate on those points: that narrows the interval most"
         )
     return tuple(out)
+
+
+def _beyond(best: DepthProjection, steps: int | None) -> str:
+    """What the continuation promises is no recommendation: nobody measured the accuracies it rests on."""
+    return (
+        f"depth, extrapolated: {best.depth} drafts might give {best.tok_s} tok/s, if steps beyond the {steps} given go "
+        f"on as assumed (accept length {best.accept_length}); validate with {best.depth} steps before serving it"
+    )
 
 
 def _needed(accept_length: Estimate, breakeven: Estimate, depth: int) -> str:

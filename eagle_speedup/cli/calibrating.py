@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import filecmp
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from .parser import positive, whole
 __all__ = ["Gathered", "gather", "parse_source"]
 
 _HINTS = ("depth", "batch", "context", "topk", "num_draft_tokens", "workload", "format")
+DRAFT_SAMPLINGS = ("greedy", "onehot", "rejection")
+"""How drafts can be sampled and accepted."""
 _YAML = (".yaml", ".yml")
 
 
@@ -43,15 +46,18 @@ def gather(sources: Sequence[str], setup: Mapping[str, str | None], *, simulate:
         simulate: take the prior from a simulation of the node and verifier; points may then be missing.
 
     Raises:
-        InputError: a file that can not be used, hints that are none, or no point at all.
+        InputError: a file that can not be used or is given twice, hints that are none, a setup that does not exist, or
+            no point at all.
     """
     data: dict[str, Any] = {"name": "calibration"}
     points: list[MeasuredPoint] = []
     origins: list[Source] = []
     readings: list[tuple[str, Reading]] = []
     found: dict[str, str] = {}
-    for text in sources:
-        path, hints, format = parse_source(text)
+    parsed = [parse_source(text) for text in sources]
+    _refuse_repeats([path for path, _, _ in parsed])
+    _check_setup(setup)
+    for path, hints, format in parsed:
         if path.suffix in _YAML:
             given = _from_yaml(path, data, len(origins))
             points += given.points
@@ -132,6 +138,39 @@ def _from_yaml(path: Path, data: dict[str, Any], taken: int) -> Calibration:
     return replace(given, points=tuple(replace(p, source=source.id) for p in given.points), sources=(source,))
 
 
+def _refuse_repeats(paths: Sequence[Path]) -> None:
+    """Refuse a file that is given twice, under whatever name: its points would count twice."""
+    for index, path in enumerate(paths):
+        for earlier in paths[:index]:
+            try:
+                same = path.samefile(earlier)
+                alike = same or (path.stat().st_size > 0 and filecmp.cmp(path, earlier, shallow=False))
+            except OSError:  # told where it is read
+                continue
+            if alike:
+                what = "is given twice" if same else f"holds the same as {earlier}"
+                raise InputError("source", str(path), f"{what}: its points would count twice")
+
+
+def _check_setup(setup: Mapping[str, str | None]) -> None:
+    """Refuse names that no later command could look up."""
+    for field, load in (("node", load_node), ("verifier", load_verifier)):
+        name = setup.get(field)
+        if name is not None:
+            load(name)
+    sampling = setup.get("draft_sampling")
+    if sampling is not None and sampling not in DRAFT_SAMPLINGS:
+        rule = f"must be one of {', '.join(DRAFT_SAMPLINGS)}{suggest(sampling, DRAFT_SAMPLINGS)}"
+        raise InputError("draft_sampling", sampling, rule)
+
+
 def _source(path: Path, reading: Reading, number: int) -> Source:
-    day = datetime.date.fromtimestamp(path.stat().st_mtime).isoformat()
-    return Source(f"s{number}", f"{path.name}: {reading.summary()}", "measured", day)
+    """With the day the file itself names; the file's own only where it names none, and said so."""
+    written = datetime.date.fromtimestamp(path.stat().st_mtime)
+    text, date = f"{path.name}: {reading.summary()}", reading.date
+    if date is None:
+        return Source(f"s{number}", f"{text}; undated, day of the file", "measured", written.isoformat())
+    if len(date) == len("10-22"):
+        year = written.year if date <= written.strftime("%m-%d") else written.year - 1
+        return Source(f"s{number}", f"{text}; prints no year, the file's taken", "measured", f"{year}-{date}")
+    return Source(f"s{number}", text, "measured", date)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..throughput import Calibration, MeasuredPoint, save_calibration
+from ..throughput import Calibration, save_calibration
+from ..throughput.model import canonical_point
 from .calibrating import Gathered
 from .console import make_console
 
@@ -41,8 +42,8 @@ def report(gathered: Gathered) -> dict[str, Any]:
             for name, reading in gathered.readings
         ],
         "points": [
-            {**point.as_dict(), "round_ms": point.round_ms, "off_fit": _off_fit(calibration, point)}
-            for point in calibration.points
+            {**point.as_dict(), "round_ms": point.round_ms, "off_fit": off}
+            for point, off in zip(calibration.points, _off_fit(calibration), strict=True)
         ],
         "warnings": calibration.model.warnings,
     }
@@ -69,8 +70,7 @@ def _points_table(calibration: Calibration) -> Any:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for title in ("depth", "batch", "context", "accept length", "tok/s", "round ms", "off fit", "workload", "source"):
         table.add_column(title)
-    for p in calibration.points:
-        off = _off_fit(calibration, p)
+    for p, off in zip(calibration.points, _off_fit(calibration), strict=True):
         cells = (p.depth, p.batch, p.context_tokens, p.accept_length, p.total_tok_s)
         table.add_row(
             *("-" if c is None else f"{c:g}" if isinstance(c, float) else str(c) for c in cells),
@@ -82,9 +82,14 @@ def _points_table(calibration: Calibration) -> Any:
     return table
 
 
-def _off_fit(calibration: Calibration, point: MeasuredPoint) -> float | None:
-    """Measured over fitted round time, minus 1."""
-    if point.depth is None or point.round_ms is None or point.is_tree:
-        return None
-    fitted = calibration.model.round_ms(point.depth, point.batch, point.context_tokens).value
-    return point.round_ms / fitted - 1
+def _off_fit(calibration: Calibration) -> list[float | None]:
+    """The model's residual of every point: measured over fitted time, minus 1; None where a point was not used.
+
+    The residual compares like with like (wall clock with wall clock, engine time with engine time), which a point's
+    ``round_ms`` over the model's, that of decoding alone, would not.
+    """
+    points = calibration.points
+    used = [i for i, point in enumerate(points) if point.round_ms is not None]
+    used.sort(key=lambda i: canonical_point(points[i]))
+    residuals = dict(zip(used, calibration.model.residuals, strict=True))
+    return [residuals.get(i) for i in range(len(points))]

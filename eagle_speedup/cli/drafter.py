@@ -26,5 +26,9 @@ def given_drafter(arguments: Namespace) -> Given:
             chosen = kind or implied
             if chosen is None:
                 raise InputError("kind", None, "must be given with --acc: joint, marginal or conditional")
+            if implied is not None and chosen != implied:
+                option = field.replace("_", "-")
+                rule = f"must be left out with --{option}, whose values are {implied}; give them to --acc instead"
+                raise InputError("kind", chosen, rule)
             return from_accuracies(field, numbers(field, text), chosen)
     raise InputError("drafter", None, "must be described")

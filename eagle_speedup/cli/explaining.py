@@ -41,8 +41,11 @@ class Explanation:
     calibration: Calibration
     step: Budget
     round: Budget
+    step_ms: Estimate
     round_ms: Estimate
     levers: tuple[Lever, ...]
+    warnings: tuple[str, ...]
+    """Where the calibrated times lie outside what was measured, and what the floors leave out."""
 
     def as_dict(self) -> dict[str, Any]:
         """Keys of ``explain --json``; milliseconds, 1e9 bytes."""
@@ -51,12 +54,14 @@ class Explanation:
             "verifier": self.verifier,
             "calibration": self.calibration.name,
             "fingerprint": self.calibration.fingerprint,
+            "step_ms": self.step_ms,
             "round_ms": self.round_ms,
             **{
                 name: {**vars(budget), "floor_ms": budget.floor_ms, "rest_ms": budget.rest_ms}
                 for name, budget in (("step", self.step), ("round", self.round))
             },
             "levers": [vars(lever) for lever in self.levers],
+            "warnings": self.warnings,
         }
 
 
@@ -84,22 +89,43 @@ def explain(
         depth = _DEFAULT_DEPTH if given is None else given.lengths.ttt_steps
     if depth < 1:
         raise InputError("depth", depth, "must be a whole number >= 1: a plain step is shown beside it")
-    round_ms = calibration.model.round_ms(depth, batch, context_tokens)
+    model = calibration.model
+    times = {d: model.round_ms(d, batch, context_tokens) for d in (0, depth)}
     step, of_round = (
         round_budget(
             node_spec,
             verifier_spec,
             depth=d,
             batch=batch,
-            measured_ms=calibration.model.round_ms(d, batch, context_tokens).value,
+            measured_ms=time.value,
             context_tokens=context_tokens,
             gpus=_tensor_parallel(calibration) if gpus is None else gpus,
         )
-        for d in (0, depth)
+        for d, time in times.items()
     )
     levers = [*_accuracy_levers(given, calibration, depth, batch, context_tokens), *_time_levers(of_round)]
     levers.sort(key=lambda lever: -lever.gain)
-    return Explanation(node_spec.title, verifier_spec.title, calibration, step, of_round, round_ms, tuple(levers))
+    notes = (of_round.all_reduce_note,) if of_round.all_reduce_note else ()
+    warnings = (*model.warnings, *_unknown_depth(calibration), *model.range_warnings(depth, batch, context_tokens))
+    return Explanation(
+        node=node_spec.title,
+        verifier=verifier_spec.title,
+        calibration=calibration,
+        step=step,
+        round=of_round,
+        step_ms=times[0],
+        round_ms=times[depth],
+        levers=tuple(levers),
+        warnings=(*warnings, *notes),
+    )
+
+
+def _unknown_depth(calibration: Calibration) -> tuple[str, ...]:
+    """Where no depth was recorded there is no range of depths that a warning could say was left."""
+    depths = [point.depth for point in calibration.points]
+    if None not in depths or any(depths):
+        return ()
+    return ("no measured round has a known depth: how a round grows with depth is a prior",)
 
 
 def _tensor_parallel(calibration: Calibration) -> int | None:
@@ -116,18 +142,20 @@ def _accuracy_levers(
     worth = point_worth(given, projection)
     tok_s = projection.tok_s.value
     out = [Lever(f"accuracy: one more point of step {w.step}, later ones along", None, w.tok_s / tok_s) for w in worth]
-    best = projection.best_depth
+    best = projection.best_measured_depth
     if best not in (0, depth):
         gain = projection.by_depth[best - 1].tok_s.value / tok_s - 1
-        out.append(Lever(f"depth: {best} drafts instead of {depth}", None, gain))
+        if gain > 0:  # an extrapolated depth that was asked for may seem faster than all measured ones
+            out.append(Lever(f"depth: {best} drafts instead of {depth}", None, gain))
     return out
 
 
 def _time_levers(budget: Budget) -> list[Lever]:
     """Halves of what can be made shorter; tok/s grows as the round shrinks."""
+    rest = "launches and latency" if budget.all_reduce_note is None else "all-reduces, launches and latency"
     savings = [
         ("drafter cost: half the drafter's weights to read", (budget.draft_ms or 0.0) / 2),
-        ("launches and latency: half of the rest", max(0.0, budget.rest_ms) / 2),
+        (f"{rest}: half of the rest", max(0.0, budget.rest_ms) / 2),
     ]
     if budget.all_reduce_ms is not None and budget.all_reduce_slow_ms is not None:
         gap = min(budget.all_reduce_slow_ms - budget.all_reduce_ms, max(0.0, budget.rest_ms))
@@ -141,21 +169,24 @@ def show_explanation(explanation: Explanation) -> None:
     console.print(f"{e.verifier} on {e.node}", markup=False)
     label = f"calibration {e.calibration.name}, fingerprint {e.calibration.fingerprint}; batch {e.round.batch}"
     console.print(label, style="dim", markup=False)
-    console.print(_table(e.step, e.round))
+    console.print(_table(e))
     if e.round.distinct_experts is not None:
         note = "Expert counts assume uniform, independent routing, so they are on the high side."
         console.print(note)
     if e.round.rest_ms < 0:
         console.print("The floors exceed the calibrated round: a figure of node, verifier or calibration is off.")
+    for warning in e.warnings:
+        console.print(f"- {warning}", markup=False)
     console.print(f"Calibrated round: {e.round_ms} ms.\n\n[bold]What each lever would buy[/bold]")
     for lever in e.levers:
         saved = "" if lever.saves_ms is None else f", {lever.saves_ms:.2f} ms a round"
         console.print(f"{lever.gain:+6.1%}  {lever.name}{saved}", markup=False)
 
 
-def _table(step: Budget, of_round: Budget) -> Any:
+def _table(explanation: Explanation) -> Any:
     from rich.table import Table
 
+    step, of_round = explanation.step, explanation.round
     table = Table(box=None, padding=(0, 2, 0, 0))
     for title in ("", "plain step", f"round, depth {of_round.depth}"):
         table.add_column(title)
@@ -167,14 +198,21 @@ def _table(step: Budget, of_round: Budget) -> Any:
     table.add_row("  reading them, ms", *(f"{b.weights_ms:.2f}" for b in both))
     if of_round.cache_ms is not None:
         table.add_row("  keys and values of the context, ms", *(f"{b.cache_ms:.2f}" for b in both))
-    table.add_row("all-reduces", *(f"{b.all_reduces} of {b.all_reduce_bytes / 1024:.0f} KiB" for b in both))
-    if of_round.all_reduce_ms is not None:
+    if of_round.all_reduces:
+        table.add_row("all-reduces", *(f"{b.all_reduces} of {b.all_reduce_bytes / 1024:.0f} KiB" for b in both))
+    if of_round.all_reduce_note is not None:
+        table.add_row("  their time, ms", "not known", "not known")
+    elif of_round.all_reduces:
         table.add_row(
             "  fastest .. slowest measured variant, ms",
             *(f"{b.all_reduce_ms:.2f} .. {b.all_reduce_slow_ms:.2f}" for b in both),
         )
     table.add_row("drafter's weights, ms", *("not known" if b.draft_ms is None else f"{b.draft_ms:.2f}" for b in both))
-    table.add_row("floor, ms", *(f"{b.floor_ms:.2f}" for b in both), style="bold")
-    table.add_row("rest: launches, latency, attention, sampling, ms", *(f"{b.rest_ms:.2f}" for b in both))
-    table.add_row("calibrated, ms", *(f"{b.measured_ms:.2f}" for b in both), style="bold")
+    without = " without all-reduces" if of_round.all_reduce_note else ""
+    more = "all-reduces, " if of_round.all_reduce_note else ""
+    table.add_row(f"floor{without}, ms", *(f"{b.floor_ms:.2f}" for b in both), style="bold")
+    table.add_row(f"rest: {more}launches, latency, attention, sampling, ms", *(f"{b.rest_ms:.2f}" for b in both))
+    times = (explanation.step_ms, explanation.round_ms)
+    cells = (f"{t.value:.2f} [{t.lo:.2f}, {t.hi:.2f}]" for t in times)
+    table.add_row("calibrated, ms, 90 % interval", *cells, style="bold")
     return table

@@ -40,9 +40,11 @@ def _headline(console: Console, answer: Answer) -> None:
 
     p, c = answer.projection, answer.calibration
     users = "" if p.batch == 1 else f", {p.tok_s_per_user} for each of {p.batch} users"
+    beyond = f" (extrapolated beyond the {_steps(answer)} given)" if p.depth > answer.given.lengths.ttt_steps else ""
     text = (
-        f"[bold]{p.tok_s} tok/s[/bold] at depth {p.depth}{users}: {_ratio(p.ratio)} "
-        f"the {answer.baseline_tok_s:.1f} tok/s without speculation\n{_decision(answer)}{_better(answer)}"
+        f"[bold]{p.tok_s} tok/s[/bold] at depth {p.depth}{beyond}{users}: {_ratio(p.ratio)} "
+        f"the {answer.baseline.tok_s} tok/s without speculation{_how_known(answer)}\n"
+        f"{_decision(answer)}{_better(answer)}"
     )
     context = "as calibrated" if p.context_tokens is None else f"{p.context_tokens:g} tokens"
     console.print(c.title or c.name, markup=False)
@@ -60,13 +62,26 @@ def _decision(answer: Answer) -> str:
 
 
 def _better(answer: Answer) -> str:
-    """The best depth, where it is not the one asked about."""
-    p = answer.projection
-    if p.best_depth == p.depth:
-        return ""
-    if p.best_depth == 0:
-        return "; no depth gains: do not speculate"
-    return f"; best at depth {p.best_depth}: {p.by_depth[p.best_depth - 1].tok_s} tok/s"
+    """The best of the measured depths, where it is not the one asked about; what lies beyond is named as such."""
+    p, out = answer.projection, ""
+    best, beyond = p.best_measured_depth, p.best_beyond
+    if best == 0:
+        out = "; no measured depth gains: do not speculate" if beyond else "; no depth gains: do not speculate"
+    elif best != p.depth:
+        out = f"; best at depth {best}: {p.by_depth[best - 1].tok_s} tok/s"
+    if beyond is not None and beyond.depth != p.depth:
+        out += f"\nextrapolated beyond the {_steps(answer)} given, not measured: "
+        out += f"depth {beyond.depth}, {beyond.tok_s} tok/s"
+    return out
+
+
+def _steps(answer: Answer) -> str:
+    steps = answer.given.lengths.ttt_steps
+    return f"{steps} step{'s' if steps > 1 else ''}"
+
+
+def _how_known(answer: Answer) -> str:
+    return "" if answer.baseline.measured else f", which is estimated: not measured at batch {answer.projection.batch}"
 
 
 def _layers(answer: Answer) -> list[tuple[str, object]]:
@@ -74,22 +89,23 @@ def _layers(answer: Answer) -> list[tuple[str, object]]:
 
     p = answer.projection
     layers: list[tuple[str, object]] = [
-        (f"1. What was measured ({_KIND[answer.given.kind]}, {escape(answer.given.source)})", _measured(answer)),
-        (f"2. {_length_title(answer)} at depth {p.depth}", _length_text(answer)),
-        ("3. Upper bound, NOT a forecast", _upper_bound(answer)),
+        (f"What was measured ({_KIND[answer.given.kind]}, {escape(answer.given.source)})", _measured(answer)),
+        (f"{_length_title(answer)} at depth {p.depth}", _length_text(answer)),
+        ("Upper bound, NOT a forecast", _upper_bound(answer)),
     ]
-    if answer.linear:
-        layers.append(("4. Linear rules (straight through one breakeven; they know no depth)", _linear(answer)))
+    if answer.linear or answer.rules.left_out:
+        layers.append(("Linear rules (straight through one breakeven; they know no depth)", _linear(answer)))
     layers += [
-        ("5. Calibrated (use this one)", _calibrated(answer)),
+        ("Calibrated (use this one)", _calibrated(answer)),
         (
-            "6. Go or no-go",
+            "Go or no-go",
             f"{_decision(answer)}: {answer.verdict.reason}",
         ),
-        ("7. Over draft depth", _by_depth(answer)),
-        ("8. What more depth can give", _limit(answer)),
-        ("9. What would change it", _bullets(answer.what_would_change_it)),
+        ("Over draft depth", _by_depth(answer)),
+        ("What more depth can give", _limit(answer)),
+        ("What would change it", _bullets(answer.what_would_change_it)),
     ]
+    layers = [(f"{number}. {title}", body) for number, (title, body) in enumerate(layers, 1)]
     if answer.by_batch:
         layers.append(("Best depth per batch size", _by_batch(answer)))
         layers.append(("tok/s over batch size and draft depth", _batch_grid(answer)))
@@ -129,18 +145,21 @@ def _length_text(answer: Answer) -> str:
 def _upper_bound(answer: Answer) -> str:
     rule, accept_length = answer.optimistic, answer.projection.accept_length.value
     cost = f"{1 + rule.draft_overhead:g} plain steps" if rule.draft_overhead else "no more than one plain step"
+    known = answer.rules.optimistic is not None or answer.baseline.measured
+    caution = "" if known else " The tok/s rest on a baseline that is estimated."
     return (
         f"at most {rule.ratio(accept_length):.3f}x, {rule.tok_s(accept_length):.1f} tok/s, if a round cost {cost}. "
-        "Verifying several tokens is never free, so served speed stays below."
+        f"Verifying several tokens is never free, so served speed stays below.{caution}"
     )
 
 
 def _linear(answer: Answer) -> str:
     accept_length = answer.projection.accept_length.value
-    return "\n".join(
+    lines = [
         f"{rule.tok_s(accept_length):.1f} tok/s from the {name} breakeven {rule.breakeven_accept_length:.5g}"
         for name, rule in answer.linear.items()
-    )
+    ]
+    return "\n".join([*lines, *answer.rules.left_out])
 
 
 def _calibrated(answer: Answer) -> str:
@@ -156,13 +175,12 @@ def _by_depth(answer: Answer) -> Table:
     for title in ("depth", "accept length", "round ms", "tok/s", "speedup", "breakeven", ""):
         table.add_column(title, no_wrap=True)
     shown = {*range(1, steps + 1), p.depth, p.best_depth, 10, 16}
+    marks = (("best", p.best_measured_depth), ("headline", p.depth))
     for row in p.by_depth:
         if row.depth not in shown:
             continue
-        notes = [
-            word for word, holds in (("best", row.depth == p.best_depth), ("headline", row.depth == p.depth)) if holds
-        ]
-        notes += ["beyond TTT"] if row.depth > steps else []
+        notes = [word for word, depth in marks if row.depth == depth]
+        notes += ["extrapolated"] if row.depth > steps else []
         cells = (row.accept_length, row.round_ms, row.tok_s, row.ratio, row.breakeven)
         style = "bold" if row.depth == p.depth else "dim" if row.depth > steps else ""
         table.add_row(str(row.depth), *map(_short, cells), ", ".join(notes), style=style)
@@ -190,7 +208,8 @@ def _by_batch(answer: Answer) -> Table:
     for row in answer.by_batch:
         depth = str(row.best_depth) if row.best_depth else "do not speculate"
         cells = (row.tok_s, row.ratio, row.breakeven)
-        table.add_row(str(row.batch), depth, *map(_short, cells), f"{row.baseline_tok_s:.1f}")
+        without = _short(row.baseline.tok_s) + ("" if row.baseline.measured else ", not measured")
+        table.add_row(str(row.batch), depth, *map(_short, cells), without)
     return table
 
 
@@ -202,7 +221,7 @@ def _batch_grid(answer: Answer) -> Table:
     for row in answer.by_batch:
         roomy = len(depths) <= _ROOM_FOR_INTERVALS
         speeds = (_short(tok_s) if roomy else f"{tok_s.value:.0f}" for tok_s in row.tok_s_by_depth)
-        cells = [f"{row.baseline_tok_s:.0f}", *speeds]
+        cells = [_short(row.baseline.tok_s) if roomy else f"{row.baseline_tok_s:.0f}", *speeds]
         cells[row.best_depth] = f"[bold]{cells[row.best_depth]}[/]"
         table.add_row(str(row.batch), *cells)
     return table

@@ -12,6 +12,7 @@ from ..throughput.calibration import parse_calibration
 from ..throughput.checks import WHAT_TO_MEASURE
 from ..throughput.specs import config_names, config_path
 from ..throughput.strict_yaml import parse_yaml, read_yaml
+from .simple_rules import rebased
 
 __all__ = ["calibration_with"]
 
@@ -22,7 +23,8 @@ def calibration_with(name_or_path: str, assignments: Sequence[str]) -> Calibrati
     """A calibration by name or file, with assignments such as ``prior.noise=0.05`` or ``points[1].depth=4`` applied.
 
     Values are plain YAML. The result is checked as any calibration file is, so an unknown key is refused with the
-    nearest valid one; its fingerprint differs wherever a projection would.
+    nearest valid one; its fingerprint differs wherever a projection would. Simple rules follow the points they were
+    made from, see `rebased`.
     """
     if name_or_path in config_names("node"):
         rule = (
@@ -31,13 +33,13 @@ def calibration_with(name_or_path: str, assignments: Sequence[str]) -> Calibrati
         raise InputError("calibration", name_or_path, rule + WHAT_TO_MEASURE)
     if not assignments:
         return load_calibration(name_or_path)
-    data = read_yaml(config_path("calibration", name_or_path))
+    data, before = read_yaml(config_path("calibration", name_or_path)), load_calibration(name_or_path)
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals or not path.strip():
             raise InputError("set", assignment, "must have the form a.b=value")
         _assign(data, path.strip(), _value(assignment, text))
-    return parse_calibration(data)
+    return rebased(before, parse_calibration(data))
 
 
 def _value(assignment: str, text: str) -> Any:

@@ -66,7 +66,7 @@ def add_drafter(parser: Parser, *, required: bool = True) -> None:
     known.add_argument("--acc", metavar="A,B,..", help="accuracies of the kind that --kind names")
     known.add_argument("--log", metavar="FILE", help="trainer log; its last validation counts")
     known.add_argument("--counts", metavar="FILE", help="counts of a validation: JSON, or an offline W&B run")
-    parser.add_argument("--kind", metavar="KIND", help="joint, marginal or conditional; needed with --acc")
+    parser.add_argument("--kind", metavar="KIND", help="joint, marginal or conditional; only with --acc")
 
 
 def whole(field: str, text: str | None, least: int | None = None) -> int | None:
@@ -83,8 +83,10 @@ def whole(field: str, text: str | None, least: int | None = None) -> int | None:
 
 
 def wholes(field: str, text: str | None) -> list[int]:
-    """Whole numbers from ``"1,2,4"``; none from None."""
+    """Whole numbers, at least one, from ``"1,2,4"``; none from None."""
     items = [] if text is None else text.replace(",", " ").split()
+    if text is not None and not items:
+        raise InputError(field, text, "must hold at least one whole number >= 1")
     return [value for i, item in enumerate(items) if (value := whole(f"{field}[{i}]", item, 1)) is not None]
 
 

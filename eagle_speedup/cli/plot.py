@@ -52,7 +52,10 @@ def _draw_speeds(axes: Any, answer: Answer) -> None:
     rows = answer.projection.by_depth
     depths = [row.depth for row in rows]
     _band(axes, depths, [row.tok_s for row in rows], "calibrated, 90 %", "C0")
-    axes.axhline(answer.baseline_tok_s, color="C3", label="no speculation")
+    baseline = answer.baseline
+    label = "no speculation" if baseline.measured else "no speculation, estimated"
+    axes.axhline(baseline.tok_s.value, color="C3", label=label)
+    axes.axhspan(baseline.tok_s.lo, baseline.tok_s.hi, color="C3", alpha=0.1)
     axes.set(xlabel="draft depth", ylabel=f"tok/s at batch {answer.projection.batch}", ylim=(0, None))
     _mark_measured(axes, answer)
 

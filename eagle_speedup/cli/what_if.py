@@ -10,6 +10,7 @@ from ..errors import InputError
 from ..estimate import Estimate
 from ..projection import SpeedupProjection
 from ..throughput import Calibration
+from .baseline import Baseline, baseline_at
 from .inputs import Given
 
 __all__ = ["BatchRow", "PointWorth", "Wish", "batch_rows", "point_worth", "wish"]
@@ -34,6 +35,8 @@ class BatchRow:
     """At depth 1, 2, .."""
     warnings: tuple[str, ...]
     """Where this batch size lies outside what was measured."""
+    baseline: Baseline
+    """Without speculation, with its interval."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ def batch_rows(
                 breakeven=grid.breakeven.at(row, column),
                 tok_s_by_depth=tuple(grid.tok_s.at(i, column) for i in range(len(depths))),
                 warnings=calibration.model.range_warnings(depths[row], batch, context_tokens),
+                baseline=baseline_at(calibration, batch, context_tokens),
             )
         )
     return tuple(rows)

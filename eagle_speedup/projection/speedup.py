@@ -61,6 +61,20 @@ class SpeedupProjection:
     """Of the calibration; only projections under one fingerprint may be compared."""
     warnings: tuple[str, ...]
     """What a reader must know before trusting the figures."""
+    measured_steps: int | None = None
+    """Depth up to which the accept lengths were measured; None = all of ``by_depth``."""
+
+    @property
+    def best_measured_depth(self) -> int:
+        """Depth of the highest tok/s among those whose accept length was measured; 0 where none of them gains."""
+        rows = self.by_depth[: self.measured_steps]
+        best = max(rows, key=lambda p: p.tok_s.value)
+        return best.depth if best.ratio.value > 1 else 0
+
+    @property
+    def best_beyond(self) -> DepthProjection | None:
+        """The fastest depth, where it lies beyond the measured ones: an extrapolation, not a recommendation."""
+        return self.by_depth[self.best_depth - 1] if self.best_depth > self.best_measured_depth else None
 
     @property
     def depth(self) -> int:
@@ -138,6 +152,7 @@ def project(
         context_tokens=context_tokens,
         fingerprint=calibration.fingerprint,
         warnings=warnings,
+        measured_steps=measured,
     )
 
 

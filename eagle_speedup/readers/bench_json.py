@@ -68,10 +68,12 @@ def read_bench_json(path: str | Path, hints: Hints | None = None) -> Reading:
     notes: list[str] = []
     points: list[MeasuredPoint] = []
     formats: Counter[str] = Counter()
+    date: str | None = None
     for result in _results(Path(path), dropped, notes):
         if not isinstance(result, Mapping):
             dropped["not a result"] += 1
             continue
+        date = date or _day(result.get("date"))
         for name, build in _runs(result):
             try:
                 point = build(hints, notes)
@@ -86,7 +88,7 @@ def read_bench_json(path: str | Path, hints: Hints | None = None) -> Reading:
     name = formats.most_common(1)[0][0] if formats else "benchmark result"
     engine = {"vllm": "vllm", "sglang": "sglang"}.get(name.split()[0])
     setup = {"engine": engine} if engine else {}
-    return Reading(tuple(points), len(points), dropped, tuple(dict.fromkeys(notes)), name, setup)
+    return Reading(tuple(points), len(points), dropped, tuple(dict.fromkeys(notes)), name, setup, date)
 
 
 def _runs(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -107,7 +109,10 @@ def _runs(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _serving(result: Mapping[str, Any], hints: Hints, notes: list[str]) -> MeasuredPoint | None:
     """vLLM ``bench serve`` and SGLang ``bench_serving``."""
     tpot, total = _positive(result, "mean_tpot_ms"), _positive(result, "output_throughput")
-    batch = hints.batch or round(_positive(result, "max_concurrency") or _positive(result, "concurrency") or 0)
+    printed = round(_positive(result, "max_concurrency") or _positive(result, "concurrency") or 0)
+    batch = hints.batch or printed
+    if printed and batch != printed:
+        notes.append(f"batch {batch} taken as given, though the result says a concurrency of {printed}")
     if tpot is None and total is None:
         return None
     if not batch:
@@ -266,6 +271,12 @@ def _successful(metrics: Mapping[str, Any], name: str) -> float | None:
     entry = metrics.get(name)
     entry = entry.get("successful") if isinstance(entry, Mapping) else None
     return _positive(entry, "mean") if isinstance(entry, Mapping) else None
+
+
+def _day(value: object) -> str | None:
+    """ISO day from vLLM's ``20251022-102756``."""
+    match = re.match(r"(20\d\d)-?(\d\d)-?(\d\d)(?!\d)", value) if isinstance(value, str) else None
+    return None if match is None else "-".join(match.groups())
 
 
 def _speed(milliseconds: float | None) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from .lines import clean
 
-__all__ = ["number", "numbers_after", "records", "seconds", "word"]
+__all__ = ["day", "number", "numbers_after", "records", "seconds", "word"]
 
 _NUMBER = r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
 _MAX_CONTINUATIONS = 6
@@ -22,6 +22,7 @@ _FRESH = re.compile(
 )
 _BARE = re.compile(rb"\s*(Prefill batch|Decode batch|Engine \d|Avg prompt|SpecDecoding|Speculative metrics)")
 _MONTH_DAY = re.compile(r"\b(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
+_DAY = re.compile(r"(?<![\d-])((?:20\d\d-)?(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01]))[ T]\d\d:\d\d:\d\d")
 _FIELD: dict[str, re.Pattern[str]] = {}
 
 
@@ -73,6 +74,11 @@ def seconds(text: str) -> int | None:
         return None
     month, day, hour, minute, second = map(int, match.groups())
     return ((month * 31 + day) * 24 + hour) * 3600 + minute * 60 + second
+
+
+def day(text: str) -> str | None:
+    """Day of the record's time stamp, ``2025-10-22`` or, where no year is printed, ``10-22``; None without one."""
+    return word(text, _DAY.pattern)
 
 
 def _field(name: str) -> re.Pattern[str]:

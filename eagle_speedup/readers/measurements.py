@@ -25,11 +25,12 @@ def read_measurements(path: str | Path, hints: Hints | None = None, *, format: s
         format: one of ``FORMATS``; None = told by the content.
 
     Raises:
-        InputError: unreadable, or of no known format.
+        InputError: unreadable, of no known format, or in contradiction to the hints.
     """
+    hints = hints or Hints()
     kind = format or sniff(path)
     if kind == "bench-json":
-        return read_bench_json(path, hints)
+        return _agreeing(read_bench_json(path, hints), hints, path)
     readers = {
         "vllm-log": vllm_logs.read_vllm_log,
         "sglang-log": sglang_logs.read_sglang_log,
@@ -37,7 +38,19 @@ def read_measurements(path: str | Path, hints: Hints | None = None, *, format: s
     }
     if kind not in readers:
         raise InputError("format", kind, f"must be one of {', '.join(FORMATS)}")
-    return readers[kind](stream_lines(path), hints)
+    return _agreeing(readers[kind](stream_lines(path), hints), hints, path)
+
+
+def _agreeing(reading: Reading, hints: Hints, path: str | Path) -> Reading:
+    """The reading, if what it found agrees with what was said of the file: hints add to a file, they correct none."""
+    for name, hinted, found in (
+        ("depth", hints.depth, {p.depth for p in reading.points if p.depth is not None}),
+        ("batch", hints.batch, {p.batch for p in reading.points}),
+    ):
+        if hinted is not None and found - {hinted}:
+            says = ", ".join(map(str, sorted(found)))
+            raise InputError(name, hinted, f"contradicts {Path(path).name}, which says {says}: leave the hint out")
+    return reading
 
 
 def sniff(path: str | Path) -> str:

@@ -47,6 +47,8 @@ class Reading:
     """What the file was taken for."""
     setup: Mapping[str, str] = field(default_factory=dict)
     """Found on the way: ``engine``, ``engine_version``, ``parallelism``."""
+    date: str | None = None
+    """Day of the first record that has one: ``2025-10-22``, or ``10-22`` where no year is printed."""
 
     def summary(self) -> str:
         """One line: ``vllm log: 12 intervals used, 5 dropped (prefill in the interval 3, ..)``."""

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..errors import InputError
 from .intervals import Interval, Intervals
-from .log_fields import number, records, word
+from .log_fields import day, number, records, word
 from .reading import Hints, Reading
 
 __all__ = ["MARKER", "draft_tokens", "read_sglang_log"]
@@ -44,12 +45,15 @@ class _Scan:
         self.dropped: Counter[str] = Counter()
         self.rates: Counter[tuple[float, float]] = Counter()
         self.setup: dict[str, str] = {"engine": "sglang"}
+        self.date: str | None = None
         self.num_steps: int | None = hints.depth
+        self._hinted_depth = hints.depth
         self.topk, self.num_draft_tokens = hints.topk, hints.num_draft_tokens
         self._ranks: dict[str, _Rank] = {}
 
     def line(self, text: str) -> None:
         """One record."""
+        self.date = self.date or day(text)
         if "Decode batch" in text:
             self._decode(text)
         elif "Prefill batch" in text:
@@ -92,6 +96,9 @@ class _Scan:
     def _arguments(self, text: str) -> None:
         steps = number(text, "speculative_num_steps")
         if steps:
+            if self._hinted_depth not in (None, int(steps)):
+                rule = f"contradicts the log's server arguments, which say speculative_num_steps = {steps:g}"
+                raise InputError("depth", self._hinted_depth, rule)
             self.num_steps = int(steps) if self.num_steps is None else self.num_steps
             self.topk = max(self.topk, int(number(text, "speculative_eagle_topk") or 1))
             self.num_draft_tokens = (
@@ -118,12 +125,16 @@ def read_sglang_log(lines: Iterable[bytes], hints: Hints | None = None) -> Readi
     for text in records(lines, MARKER):
         scan.line(text)
     depth, note = scan.num_steps, None
-    if depth is None and scan.rates:
-        depth, note = _depth_from_rates(scan.rates)
+    if scan.rates:
+        found, how = _depth_from_rates(scan.rates)
+        if depth is None:
+            depth, note = found, how
+        elif found is not None and found != depth and scan.topk == 1 and scan.num_draft_tokens is None:
+            note = f"depth {depth} taken as given, though the log's own figures fit another: {how}"
     intervals = _at_depth(scan.intervals, depth)
     shape = Hints(depth, None, hints.context_tokens, scan.topk, scan.num_draft_tokens, hints.workload)
     points = intervals.points(shape, scan.dropped)
-    return Reading(points, intervals.count, scan.dropped, (note,) if note else (), "sglang log", scan.setup)
+    return Reading(points, intervals.count, scan.dropped, (note,) if note else (), "sglang log", scan.setup, scan.date)
 
 
 def draft_tokens(rates: Counter[tuple[float, float]]) -> tuple[str, int] | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .intervals import Interval, Intervals
-from .log_fields import number, numbers_after, records, seconds, word
+from .log_fields import day, number, numbers_after, records, seconds, word
 from .reading import Hints, Reading
 
 __all__ = ["MARKER", "read_vllm_log"]
@@ -163,8 +163,9 @@ def read_vllm_log(lines: Iterable[bytes], hints: Hints | None = None) -> Reading
         hints: depth where the log does not print per-position rates.
     """
     hints = hints or Hints()
-    scan, setup, notes = _Scan(hints), {"engine": "vllm"}, []
+    scan, setup, notes, date = _Scan(hints), {"engine": "vllm"}, [], None
     for text in records(lines, MARKER):
+        date = date or day(text)
         if re.search(r"SpecDecoding|Speculative\s*metrics", text):
             scan.speculation(text)
         elif re.search(r"Avg\s*generation", text):
@@ -176,7 +177,7 @@ def read_vllm_log(lines: Iterable[bytes], hints: Hints | None = None) -> Reading
     points = scan.intervals.points(hints, scan.dropped)
     if points and not scan.speculates:
         notes.append("no speculation counters in the log: taken for a server without speculation (depth 0)")
-    return Reading(points, scan.intervals.count, scan.dropped, tuple(notes), "vllm log", setup)
+    return Reading(points, scan.intervals.count, scan.dropped, tuple(notes), "vllm log", setup, date)
 
 
 def _between(earlier: _Group | None, later: _Group) -> int | None:

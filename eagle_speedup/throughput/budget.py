@@ -44,6 +44,8 @@ class Budget:
     """Reading the drafter's weights, once per draft step; None where its size is not known."""
     measured_ms: float
     """By the calibration."""
+    all_reduce_note: str | None = None
+    """Why the time of the all-reduces is not known, and so not part of the floor; None where it is, or none run."""
 
     @property
     def floor_ms(self) -> float:
@@ -100,6 +102,7 @@ def round_budget(
         all_reduce_slow_ms=_total_ms(of_verifier, slow, of_drafter, draft_slow),
         draft_ms=None if drafter is None else depth * drafter * _BYTES_16 / bandwidth,
         measured_ms=measured_ms,
+        all_reduce_note=_all_reduce_note(node, gpus),
     )
 
 
@@ -150,6 +153,18 @@ def _all_reduce_range(measured: Sequence[AllReduce], size: int) -> tuple[float |
     variants = {a.variant for a in measured}
     times = [all_reduce_us([a for a in measured if a.variant == variant], size) for variant in variants]
     return (min(times), max(times)) if times else (None, None)
+
+
+def _all_reduce_note(node: NodeSpec, gpus: int) -> str | None:
+    """Why the all-reduces over ``gpus`` accelerators have no time; None where they have one, or do not happen."""
+    if gpus == 1 or (node.all_reduce and gpus == node.gpu_count):
+        return None
+    if not node.all_reduce:
+        return f"no all-reduce of {node.name} was measured, so the floor leaves their time out"
+    return (
+        f"the all-reduces of {node.name} were measured for {node.gpu_count} accelerators and are not known for {gpus}, "
+        "so the floor leaves their time out"
+    )
 
 
 def _total_ms(count: int, each_us: float | None, more: int, more_each_us: float | None) -> float | None:

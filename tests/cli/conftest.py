@@ -29,6 +29,13 @@ class Cli:
         assert (code, err) == (0, "")
         return out
 
+    def output(self, *words: str) -> str:
+        """Standard output of a command whose warnings go to standard error."""
+        code, out, err = self(*words)
+        assert code == 0
+        assert all(line.startswith("warning: ") for line in err.splitlines())
+        return out
+
     def json(self, *words: str) -> dict[str, Any]:
         return json.loads(self.text(*words, "--json"))
 

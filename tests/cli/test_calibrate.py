@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import datetime
 import json
+import os
 
 import pytest
 
@@ -147,3 +149,79 @@ def test_a_name_that_holds_an_at_sign(tmp_path):
     path.write_text("x")
     assert parse_source(str(path))[0] == path
     assert parse_source(f"{path}@depth=2")[0] == path
+
+
+def test_off_fit_is_the_residual_of_the_model(cli, tmp_path):
+    path = tmp_path / "c.yaml"
+    lines = ["name: c", "points:"]
+    lines += [  # wall clock: every token takes 2 ms outside decoding
+        f"- {{depth: {d}, tok_s: {1000 / (ms / al + 2)}, accept_length: {al}}}"
+        for d, ms, al in ((0, 20, 1), (1, 24, 1.7), (3, 31, 2.4), (5, 39, 2.9))
+    ]
+    path.write_text("\n".join(lines))
+    data = cli.json("calibrate", str(path))
+    model = load_calibration(path).model
+    assert sorted(p["off_fit"] for p in data["points"]) == sorted(model.residuals)
+    assert data["points"][0]["off_fit"] != pytest.approx(
+        data["points"][0]["round_ms"] / model.round_ms(0).value - 1, abs=1e-9
+    )
+
+
+def test_points_that_are_not_used_have_no_residual(cli, tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("name: c\npoints:\n- {depth: 3, tok_s: 99}\n- {depth: 0, tok_s: 50}\n")
+    data = cli.json("calibrate", str(path))
+    assert data["points"][0]["off_fit"] is None and data["points"][1]["off_fit"] is not None
+
+
+@pytest.mark.parametrize(
+    ("hints", "line"),
+    [
+        ("depth=1", "depth = 1: contradicts spec.log, which says 3: leave the hint out"),
+        ("depth=0", "depth = 0: contradicts spec.log, which says 3: leave the hint out"),
+        ("batch=2", "batch = 2: contradicts spec.log, which says 1: leave the hint out"),
+    ],
+)
+def test_hints_that_contradict_the_log(cli, logs, hints, line):
+    assert cli.refusal("calibrate", f"{logs[1]}@{hints}") == line
+    assert cli.json("calibrate", f"{logs[1]}@depth=3,batch=1")["points"][0]["depth"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--node", "nope"), "node = 'nope': unknown name; choose from b200_x8"),
+        (("--node", "h100"), "node = 'h100': unknown name; did you mean 'h100_x8'?"),
+        (("--verifier", "kimi_k2_7"), "verifier = 'kimi_k2_7': unknown name; did you mean 'kimi_k2_"),
+        (("--draft-sampling", "foo"), "draft_sampling = 'foo': must be one of greedy, onehot, rejection"),
+        (("--draft-sampling", "greedi"), "one of greedy, onehot, rejection; did you mean 'greedy'?"),
+    ],
+)
+def test_a_setup_that_does_not_exist(cli, logs, words, line):
+    assert line in cli.refusal("calibrate", str(logs[0]), *words)
+
+
+def test_the_same_log_twice(cli, logs, tmp_path):
+    refusal = cli.refusal("calibrate", str(logs[0]), str(logs[1]), f"{logs[0]}@workload=other")
+    assert refusal == f"source = {str(logs[0])!r}: is given twice: its points would count twice"
+    copy = tmp_path / "copy.log"
+    copy.write_bytes(logs[0].read_bytes())
+    refusal = cli.refusal("calibrate", str(logs[0]), str(copy))
+    assert refusal == f"source = {str(copy)!r}: holds the same as {logs[0]}: its points would count twice"
+
+
+def test_a_source_has_the_date_of_its_log(cli, logs, tmp_path):
+    sglang, undated, out = tmp_path / "s.log", tmp_path / "u.log", tmp_path / "c.yaml"
+    os.utime(logs[0], (0, datetime.datetime(2026, 2, 1, tzinfo=datetime.UTC).timestamp()))
+    cli.text("calibrate", str(logs[0]), "-o", str(out))  # says 03-01, which in February was last year's
+    (source,) = load_calibration(out).sources
+    assert source.date == "2025-03-01" and "prints no year" in source.text
+    sglang.write_text("\n".join([decode(90, 1, prefix="[2025-10-22 10:27:57 TP0] ")] * 4))
+    cli.text("calibrate", str(sglang), "-o", str(out))
+    (source,) = load_calibration(out).sources
+    assert source.date == "2025-10-22" and "dated" not in source.text
+    undated.write_text("\n".join([decode(90, 1, prefix="")] * 4))
+    os.utime(undated, (0, datetime.datetime(2026, 2, 1, 12, tzinfo=datetime.UTC).timestamp()))
+    cli.text("calibrate", str(undated), "-o", str(out))
+    (source,) = load_calibration(out).sources
+    assert source.date == "2026-02-01" and "undated, day of the file" in source.text

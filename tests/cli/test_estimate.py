@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -41,9 +42,12 @@ def test_keys_are_the_documented_ones(cli):
     assert set(data) == {
         "schema", "depth", "batch", "context_tokens", "calibration", "fingerprint", "given", "full_acc",
         "conditionals", "accept_length", "bracket", "optimistic", "linear", "calibrated", "verdict", "by_depth",
-        "best_depth", "by_batch", "limit", "worth_of_a_point", "wish", "served", "what_would_change_it", "warnings",
+        "best_depth", "best_beyond", "by_batch", "limit", "worth_of_a_point", "wish", "served",
+        "what_would_change_it", "warnings",
     }  # fmt: skip
-    assert set(data["calibrated"]) == {"tok_s", "tok_s_per_user", "ratio", "round_ms", "breakeven", "baseline_tok_s"}
+    assert set(data["calibrated"]) == {
+        "tok_s", "tok_s_per_user", "ratio", "round_ms", "breakeven", "baseline_tok_s", "baseline"
+    }  # fmt: skip
     assert set(data["by_depth"][0]) == {
         "depth", "accept_length", "round_ms", "tok_s", "ratio", "breakeven", "measured"
     }  # fmt: skip
@@ -117,3 +121,54 @@ def test_calibrations_are_listed(cli):
     assert rows["kimi_k2_5_origin"]["node"] == "rtx_pro_6000_x8"
     assert rows["kimi_k2_5_origin"]["fingerprint"] == cli.json(*ASK)["fingerprint"]
     assert "kimi_k2_5_origin" in cli.text("calibrations")
+
+
+def test_a_measured_baseline_has_an_interval(cli):
+    calibrated = cli.json(*ASK)["calibrated"]
+    tok_s = calibrated["baseline"]["tok_s"]
+    assert calibrated["baseline"]["measured"] is True
+    assert tok_s["lo"] < calibrated["baseline_tok_s"] == tok_s["value"] < tok_s["hi"]
+    assert calibrated["tok_s"]["value"] == pytest.approx(calibrated["ratio"]["value"] * tok_s["value"])
+    assert "not measured at batch" not in cli.text(*ASK)
+
+
+def test_an_invented_baseline_says_so(cli, tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("name: c\npoints:\n- {depth: 3, tok_s: 120, accept_length: 2.3}\n")
+    for words in (("-c", "kimi_k2_5_origin", "--batch", "8"), ("-c", str(path))):
+        asked = ("estimate", "--full-acc", ".8,.6", *words)
+        baseline = cli.json(*asked)["calibrated"]["baseline"]
+        assert baseline["measured"] is False
+        assert baseline["tok_s"]["hi"] > 1.2 * baseline["tok_s"]["lo"]
+        out = " ".join(cli.text(*asked).replace("│", " ").split())
+        shown = f"{baseline['tok_s']['value']:.1f} [{baseline['tok_s']['lo']:.1f}, {baseline['tok_s']['hi']:.1f}]"
+        assert f"{shown} tok/s without speculation, which is estimated: not measured at batch" in out
+        assert "rest on a baseline that is estimated" in out
+
+
+def test_baselines_over_batch_sizes_say_whether_they_were_measured(cli):
+    rows = cli.json(*ASK, "--batches", "1,8")["by_batch"]
+    assert [row["baseline"]["measured"] for row in rows] == [True, False]
+    assert all(row["baseline"]["tok_s"]["value"] == pytest.approx(row["baseline_tok_s"]) for row in rows)
+    assert ", not measured" in cli.text(*ASK, "--batches", "1,8")
+
+
+def test_one_accuracy_recommends_no_depth_it_does_not_cover(cli):
+    words = ("estimate", "--full-acc", ".8713", "-c", "kimi_k2_5_origin")
+    data = cli.json(*words)
+    assert data["depth"] == data["best_depth"] == 1
+    beyond = data["best_beyond"]
+    assert beyond["depth"] > 1 and beyond["measured"] is False
+    assert beyond["tok_s"]["hi"] / beyond["tok_s"]["lo"] > 2  # its interval says how little is known
+    out = cli.text(*words)
+    assert "best at depth" not in out and "best, headline" in out
+    assert f"extrapolated beyond the 1 step given, not measured: depth {beyond['depth']}" in out
+    asked = cli.text(*words, "--depth", "7")
+    assert "at depth 7 (extrapolated beyond the 1 step given)" in asked and "best at depth 1" in asked
+
+
+def test_layers_are_numbered_without_gaps(cli):
+    for words in (ASK, (*ASK, "--batch", "8")):
+        numbers = [int(m) for m in re.findall(r"^(\d)\. ", cli.text(*words), re.MULTILINE)]
+        assert numbers == list(range(1, len(numbers) + 1))
+    assert "4. Calibrated (use this one)" in cli.text(*ASK, "--batch", "8")

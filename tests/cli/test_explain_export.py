@@ -94,9 +94,30 @@ class TestExplain:
         assert one.weights_ms > all_of_them.weights_ms > 0
         assert (one.cache_ms or 0) > 0 and one.floor_ms + one.rest_ms == pytest.approx(50.0)
 
+    def test_one_accelerator_has_nothing_to_reduce(self, cli):
+        words = ("explain", "-c", "llama_3_1_8b_h200", "--node", "h200_x8", "--gpus", "1")
+        assert "all-reduce" not in cli.text(*words)
+        assert cli.json(*words)["round"]["all_reduce_note"] is None
+
+    def test_beyond_what_was_measured_it_warns_and_shows_intervals(self, cli):
+        words = ("explain", "-c", "kimi_k2_5_origin", "--batch", "64", "--depth", "20")
+        data = cli.json(*words)
+        out = " ".join(cli.text(*words).split())
+        for warning in ("batch 64 is outside the calibrated range 1..1", "how a round grows with depth is a prior"):
+            assert any(warning in w for w in data["warnings"]) and warning in out
+        assert data["step_ms"]["lo"] < data["step_ms"]["value"] < data["step_ms"]["hi"]
+        assert f"{data['round_ms']['value']:.2f} [{data['round_ms']['lo']:.2f}, {data['round_ms']['hi']:.2f}]" in out
+
     def test_fewer_accelerators(self, cli):
         data = cli.json("explain", "-c", "kimi_k2_5_origin", "--gpus", "4")
         assert data["round"]["all_reduce_ms"] is None  # measured over 8 only
+        note = "were measured for 8 accelerators and are not known for 4, so the floor leaves their time out"
+        assert note in data["round"]["all_reduce_note"] and any(note in w for w in data["warnings"])
+        out = " ".join(cli.text("explain", "-c", "kimi_k2_5_origin", "--gpus", "4").split())
+        assert note in out and "floor without all-reduces" in out and "not known" in out
+        assert cli.json("explain", "-c", "kimi_k2_5_origin")["round"]["all_reduce_note"] is None
+        bare = cli.json("explain", "-c", "kimi_k2_5_origin", "--node", "b200_x8")
+        assert "no all-reduce of b200_x8 was measured" in bare["round"]["all_reduce_note"]
         assert cli.refusal("explain", "-c", "kimi_k2_5_origin", "--gpus", "9") == (
             "gpus = 9: must be a whole number in [1, 8]"
         )
@@ -104,22 +125,22 @@ class TestExplain:
 
 class TestExport:
     def test_vllm(self, cli):
-        out = cli.text("export", *ON_ORIGIN, "--depth", "3", "--drafter", "my drafter")
+        out = cli.output("export", *ON_ORIGIN, "--depth", "3", "--drafter", "my drafter")
         flag, value = shlex.split(out)
         assert flag == "--speculative-config"
         assert json.loads(value) == {"method": "eagle3", "model": "my drafter", "num_speculative_tokens": 3}
 
     def test_the_best_depth_is_the_default(self, cli):
         best = cli.json("estimate", *ON_ORIGIN)["best_depth"]
-        data = json.loads(cli.text("export", *ON_ORIGIN, "--format", "json"))
+        data = json.loads(cli.output("export", *ON_ORIGIN, "--format", "json"))
         assert data["depth"] == data["vllm"]["speculative_config"]["num_speculative_tokens"] == best
 
     def test_sglang(self, cli):
-        out = cli.text("export", *ON_ORIGIN, "--depth", "3", "--format", "sglang")
+        out = cli.output("export", *ON_ORIGIN, "--depth", "3", "--format", "sglang")
         assert "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4" in out
 
     def test_table(self, cli):
-        rows = [line.split(",") for line in cli.text("export", *ON_ORIGIN, "--format", "table").splitlines()]
+        rows = [line.split(",") for line in cli.output("export", *ON_ORIGIN, "--format", "table").splitlines()]
         assert rows[0] == ["depth", "accept_length", "lo", "hi", "accepted_at_last_position"]
         assert [float(row[1]) for row in rows[1:6]] == pytest.approx([1.742, 2.212, 2.502, 2.652, 2.749])
         assert [float(row[4]) for row in rows[1:6]] == pytest.approx([0.742, 0.47, 0.29, 0.15, 0.097], abs=1e-4)
@@ -127,7 +148,7 @@ class TestExport:
 
     def test_a_drafter_that_does_not_gain(self, cli):
         for name in ("vllm", "sglang"):
-            out = cli.text("export", "--full-acc", ".05,.01", "-c", "kimi_k2_5_origin", "--format", name)
+            out = cli.output("export", "--full-acc", ".05,.01", "-c", "kimi_k2_5_origin", "--format", name)
             assert out.startswith("# do not speculate")
 
     def test_schedule(self):
@@ -136,7 +157,7 @@ class TestExport:
         assert _schedule([(1, 3), (2, 1)]) == ((1, 1, 3), (2, 2, 1))
 
     def test_schedule_in_the_flag(self, cli):
-        data = json.loads(cli.text("export", *ON_ORIGIN, "--batches", "1,64", "--format", "json"))
+        data = json.loads(cli.output("export", *ON_ORIGIN, "--batches", "1,64", "--format", "json"))
         rows = data["schedule"]
         assert rows[0][0] == 1 and rows[-1][1] == 64
         config = data["vllm"]["speculative_config"]

@@ -41,6 +41,8 @@ def test_accuracies(cli, full_acc, line):
         (("--batch", "-4"), "batch = -4: must be a whole number >= 1"),
         (("--batch", "9" * 20), f"batch = {'9' * 20}: must be at most 1e9"),
         (("--batches", "4,0"), "batches[1] = 0: must be a whole number >= 1"),
+        (("--batches", ""), "batches = '': must hold at least one whole number >= 1"),
+        (("--batches", " , "), "batches = ' , ': must hold at least one whole number >= 1"),
         (("--context", "1e12"), "context_tokens = 1000000000000.0: must be a number in [0, 1e9) or null"),
         (("--context", "nan"), "context = 'nan': must be a finite number >= 0"),
         (

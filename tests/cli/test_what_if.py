@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eagle_speedup.cli.served import check_served
+from eagle_speedup.throughput import mismatch_alarm
 
 from .conftest import ORIGIN
 
@@ -51,11 +52,13 @@ def test_worth_of_a_point(cli):
 
 
 @pytest.mark.parametrize(
-    ("validated", "served", "alarm"), [(0.87, 0.036, True), (0.87, 0.071, True), (0.7, 0.65, False)]
+    ("validated", "served", "alarm"),
+    [(0.87, 0.036, True), (0.87, 0.071, True), (0.7, 0.65, False), (0.74, 0.45, False), (0.2, 0.8, True)],
 )
 def test_served_acceptance_that_can_not_be_the_same_drafter(validated, served, alarm):
     check = check_served(validated, served)
     assert check.alarm is alarm
+    assert alarm == (mismatch_alarm(validated, served, 300) is not None)  # one threshold, not two
     assert check.ratio == pytest.approx(served / validated)
 
 
@@ -64,7 +67,7 @@ def test_the_alarm_is_the_first_warning(cli):
     assert data["served"]["alarm"] is True
     assert data["warnings"][0].startswith("ALARM: first-step acceptance 0.036 served against 0.742 validated")
     assert "consistent" in cli.text(*ASK, "--served-acc", "0.70")
-    assert cli.json(*ASK, "--served-acc", "0.9")["served"]["alarm"] is True
+    assert cli.json(*ASK, "--served-acc", "0.9")["served"]["alarm"] is False  # easier text can give that
     assert cli.refusal(*ASK, "--served-acc", "36") == "served_acc[0] = 36.0: must lie in [0, 1]"
 
 
@@ -73,6 +76,49 @@ def test_overrides(cli):
     assert changed["calibrated"]["baseline_tok_s"] > plain["calibrated"]["baseline_tok_s"]
     assert changed["fingerprint"] != plain["fingerprint"]
     assert cli.json(*ASK, "--set", "title=mine")["fingerprint"] == plain["fingerprint"]
+
+
+def test_the_simple_rules_follow_overridden_points(cli):
+    points = ("--set", "points[0].tok_s=300", "--set", "points[1].tok_s=330")
+    words = ("estimate", "--full-acc", ".742,.47,.29", "-c", "kimi_k2_5_origin", *points)
+    data = cli.json(*words)
+    assert data["optimistic"]["tok_s"] == pytest.approx(300 * data["optimistic"]["ratio"])
+    assert data["optimistic"]["tok_s"] > data["calibrated"]["tok_s"]["hi"]  # an upper bound
+    assert data["linear"]["inferred"]["breakeven"] == pytest.approx(2.1 * 300 / 330)
+    assert "stated" not in data["linear"]
+    assert any("the rule linear_stated is left out: its breakeven of 2.2 contradicts" in w for w in data["warnings"])
+    assert "linear_stated is left out" in cli.text(*words)
+
+
+def test_the_example_of_the_help(cli):
+    data = cli.json("estimate", "--full-acc", ".8,.6", "-c", "kimi_k2_5_origin", "--set", "points[0].tok_s=95")
+    assert data["optimistic"]["tok_s"] == pytest.approx(95 * 2.4 / 1.15)
+    assert data["linear"]["inferred"] == pytest.approx(
+        {"breakeven": 2.1 * 95 / 82.3, "ratio": 2.4 * 82.3 / 2.1 / 95, "tok_s": 2.4 * 82.3 / 2.1}
+    )
+
+
+def test_rules_that_are_replaced_themselves_stay(cli):
+    data = cli.json(*ASK, "--set", "points[0].tok_s=95", "--set", "simple_models.optimistic.draft_overhead=0.2")
+    assert data["optimistic"]["overhead"] == 0.2
+    assert data["optimistic"]["tok_s"] == pytest.approx(95 * 2.749 / 1.2)
+    small = cli.json(*ASK, "--set", "points[0].tok_s=90.5")
+    assert set(small["linear"]) == {"stated", "inferred"}
+    assert small["linear"]["stated"]["tok_s"] == pytest.approx(90.5 * 2.749 / 2.2)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "reason"),
+    [
+        ("simple_models.optimistic.baseline_tok_s=80", "its baseline of 80 tok/s is none of the calibration's (90)"),
+        ("points[1].tok_s=170", "no upper bound with its overhead of 0.15: it gives 164.3 tok/s"),
+    ],
+)
+def test_a_bound_that_contradicts_the_points_is_left_out(cli, assignment, reason):
+    data = cli.json(*ASK, "--set", assignment)
+    assert data["optimistic"]["overhead"] == 0
+    assert data["optimistic"]["tok_s"] == pytest.approx(data["calibrated"]["baseline_tok_s"] * 2.749)
+    assert any(f"the rule optimistic is left out: {reason}" in w for w in data["warnings"])
 
 
 @pytest.mark.parametrize(

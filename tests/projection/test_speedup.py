@@ -10,7 +10,7 @@ import pytest
 from eagle_speedup.acceptance import AcceptanceCounts, AcceptanceProfile
 from eagle_speedup.errors import InputError
 from eagle_speedup.projection import AcceptLengthCurve, project
-from eagle_speedup.throughput import Calibration, MeasuredPoint
+from eagle_speedup.throughput import Calibration, MeasuredPoint, load_calibration
 
 # Plain step 10 ms (100 tok/s); rounds of 12 + 1 d ms: AL 1.8 at depth 1 in 13 ms, 2.4 at depth 3 in 15 ms.
 POINTS = (
@@ -77,3 +77,14 @@ def test_one_block_of_answers_claims_nothing_narrow():
 def test_no_answers_is_an_error_not_a_number():
     with pytest.raises(InputError, match="needs at least one answer"):
         project(one_block_profile(0, 0), CALIBRATION)
+
+
+def test_the_best_measured_depth_and_the_continuation_beyond_it():
+    calibration = load_calibration("kimi_k2_5_origin")
+    short = project(AcceptLengthCurve.from_full_acc([0.9]), calibration, depth=1, max_depth=16)
+    assert short.best_measured_depth == 1 < short.best_depth
+    assert short.best_beyond is not None and short.best_beyond.depth == short.best_depth
+    inside = project(AcceptLengthCurve.from_full_acc([0.7, 0.3, 0.1]), calibration, max_depth=16)
+    assert inside.best_beyond is None and inside.best_measured_depth == inside.best_depth
+    slow = project(AcceptLengthCurve.from_full_acc([0.05]), calibration, max_depth=4)
+    assert (slow.best_measured_depth, slow.best_depth, slow.best_beyond) == (0, 0, None)

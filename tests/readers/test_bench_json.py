@@ -186,3 +186,12 @@ def test_absurd_figures_are_not_believed(read):
 def test_missing_file(tmp_path):
     with pytest.raises(InputError, match="No such file"):
         read_bench_json(tmp_path / "none")
+
+
+def test_the_day_and_a_batch_that_differs(tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({"date": "20251022-102756", "mean_tpot_ms": 10.0, "max_concurrency": 8}))
+    reading = read_bench_json(path, Hints(depth=0, batch=4))
+    assert reading.date == "2025-10-22" and reading.points[0].batch == 4
+    assert "batch 4 taken as given, though the result says a concurrency of 8" in reading.notes
+    assert read_bench_json(path, Hints(depth=0)).notes == ()

@@ -320,3 +320,37 @@ class TestAnyFile:
         path = tmp_path / "log"
         path.write_bytes(b"a" * (3 * MAX_LINE) + b"\nb\n")
         assert [len(line) for line in stream_lines(path)] == [MAX_LINE, 1]
+
+
+class TestHints:
+    ARGUMENTS = "server_args=ServerArgs(speculative_num_steps=3, speculative_eagle_topk=1, tp_size=8)"
+
+    def test_a_depth_that_the_server_arguments_deny(self):
+        lines = (self.ARGUMENTS, decode(90, 1, 2.4, 0.6), decode(90, 1, 2.4, 0.6))
+        assert sglang(*lines, hints=Hints(depth=3)).points[0].depth == 3
+        with pytest.raises(InputError, match=r"depth = 2: contradicts the log's server arguments, which say .* = 3"):
+            sglang(*lines, hints=Hints(depth=2))
+
+    def test_a_depth_that_the_rates_deny_is_taken_with_a_note(self):
+        lines = [decode(90, 1, length, round(length / 4, 2)) for length in (2.4, 2.5, 2.7, 2.9, 3.1)]
+        reading = sglang(*lines, hints=Hints(depth=5))
+        assert reading.points[0].depth == 5
+        assert "depth 5 taken as given, though the log's own figures fit another: depth 3" in reading.notes[0]
+        assert sglang(*lines, hints=Hints(depth=3)).notes == ()
+
+    def test_hints_are_held_against_the_points(self, tmp_path):
+        path = tmp_path / "spec.log"
+        path.write_text("\n".join((*STEADY, *NEXT)))
+        with pytest.raises(InputError, match=r"depth = 1: contradicts spec.log, which says 3"):
+            read_measurements(path, Hints(depth=1))
+        with pytest.raises(InputError, match=r"batch = 2: contradicts spec.log, which says 1"):
+            read_measurements(path, Hints(batch=2))
+
+
+class TestDates:
+    def test_vllm_prints_no_year(self):
+        assert vllm(*STEADY, *NEXT).date == "03-01"
+
+    def test_sglang_does(self):
+        assert sglang(decode(90, 1), decode(90, 1)).date == "2025-01-02"
+        assert sglang(decode(90, 1, prefix="")).date is None

@@ -17,6 +17,7 @@ _DETAILS = """Sources, told apart by their content, of any size, plain or gzip:
 
 What a file does not say is added after @, separated by commas:
   depth= (0 = no speculation)  batch=  context=  topk=  num_draft_tokens=  workload=  format=
+A hint that contradicts its file is refused, and so is a file given twice.
 
 Give a run without speculation and at least two depths; batch sizes as they will be served.
 
@@ -35,8 +36,8 @@ _EXAMPLES = (
 _SETUP = (
     ("name", "short name"),
     ("title", "one line for people"),
-    ("node", "node configuration, such as rtx_pro_6000_x8"),
-    ("verifier", "verifier configuration, such as kimi_k2_5"),
+    ("node", "node configuration: a shipped name, such as rtx_pro_6000_x8, or a file"),
+    ("verifier", "verifier configuration: a shipped name, such as kimi_k2_5, or a file"),
     ("engine", "serving engine"),
     ("engine-version", "its version or commit"),
     ("parallelism", "such as tp8"),

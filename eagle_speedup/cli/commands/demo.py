@@ -31,10 +31,14 @@ def add(commands: Any) -> Parser:
     )
     parser.add_argument("--minutes", metavar="N", default="6", help="budget of the whole demo (default: 6)")
     parser.add_argument("--seed", metavar="N", default="0", help="seed of everything random (default: 0)")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint under --out")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out, its minutes and seed")
     parser.add_argument("--no-decode", dest="decode", action="store_false", help="train and project only")
     parser.add_argument(
-        "--out", metavar="FOLDER", default="demo_out", type=Path, help="checkpoints, logs, table and plot"
+        "--out",
+        metavar="FOLDER",
+        default="demo_out",
+        type=Path,
+        help="checkpoints, logs, table and plot; an earlier demo's are replaced (default: demo_out)",
     )
     return parser
 
@@ -43,6 +47,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Run ``eagle_speedup.demo.run``; InputError says what to install when something it needs is missing."""
     begin = time.monotonic()
     minutes, seed = positive("minutes", arguments.minutes), whole("seed", arguments.seed, 0)
+    if seed is not None and seed >= 2**32:
+        raise InputError("seed", seed, "must be below 2**32, the range of every generator that it seeds")
     try:
         demo = importlib.import_module("eagle_speedup.demo")
         options = {"minutes": minutes, "seed": seed, "resume": arguments.resume, "decode": arguments.decode}

@@ -26,11 +26,14 @@ keys of --json (an estimate is {value, lo, hi}, 90 %; null = not known):
   bracket {independence, frechet}                            for marginals
   optimistic {overhead, ratio, tok_s}                        an upper bound
   linear {stated: {breakeven, ratio, tok_s}, inferred: ..}   simple rules
-  calibrated {tok_s, tok_s_per_user, ratio, round_ms, breakeven, baseline_tok_s}   the headline
+  calibrated {tok_s, tok_s_per_user, ratio, round_ms, breakeven, baseline_tok_s,
+    baseline {tok_s, measured}}                              the headline
   verdict {decision: go|no-go|unclear, reason}
   by_depth [{depth, accept_length, round_ms, tok_s, ratio, breakeven, measured}]
-  best_depth                                                 0 = do not speculate
-  by_batch [{batch, best_depth, baseline_tok_s, tok_s, ratio, breakeven, tok_s_by_depth, warnings}]   with --batches
+  best_depth                                                 of the steps given; 0 = do not speculate
+  best_beyond {as by_depth}                                  a deeper one that might give more: extrapolated
+  by_batch [{batch, best_depth, baseline_tok_s, baseline {tok_s, measured}, tok_s, ratio, breakeven,
+    tok_s_by_depth, warnings}]                               with --batches
   limit {accept_length, tail_conditional, reason}            what more depth can give
   worth_of_a_point [{step, accept_length, tok_s}]            of +0.01 full_acc, by step
   wish {tok_s, depth, accept_length, reachable, conditional} with --want-tok-s
