@@ -234,9 +234,11 @@ class SpeedupMonitor(Callback):
 
     def _final(self, trainer: Trainer) -> Estimate | None:
         """tok/s at the end of the budget; None where there is no budget."""
+        if trainer.state.fn != TrainerFn.FITTING:
+            return None  # asking for the budget would load the training data
         end = self.final_step if self.final_step is not None else _budget(trainer)
         usable = comparable(self.history)[0]
-        if end is None or not usable or trainer.state.fn != TrainerFn.FITTING:
+        if end is None or not usable:
             return None
         curve = forecast_curve([v.global_step for v in usable], [v.profile for v in usable], end)
         if math.isnan(curve.accept_length(1).value):

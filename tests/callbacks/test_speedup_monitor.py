@@ -205,3 +205,12 @@ def test_bad_arguments_are_refused_at_once():
         monitor(validation_sets=["a", "a"])
     with pytest.raises(InputError, match="mode"):
         monitor(mode="beam")
+
+
+@pytest.mark.parametrize("max_epochs", [None, 1, -1])
+def test_validating_alone_asks_for_no_training_data(max_epochs, tmp_path):
+    callback, logger = monitor(draft_vocab=torch.arange(100)), CSVLogger(tmp_path)
+    trainer = toy_trainer(tmp_path, [callback], logger=logger, max_epochs=max_epochs)
+    trainer.validate(ToyDrafter(), toy_loader(), verbose=False)
+    (row,) = csv_rows(logger)
+    assert set(row) >= KEYS - {f"speedup/tok_s_final{end}" for end in ("", "_lo", "_hi")}
