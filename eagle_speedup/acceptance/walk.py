@@ -1,6 +1,6 @@
 """Hits of the TTT steps and the walk that decoding would take over them, in parallel and without synchronisation.
 
-Definitions (DESIGN of the project, "exact definitions"): an anchor t is the newest known token when a round starts;
+Definitions: an anchor t is the newest known token when a round starts;
 hit[k, t] says that the token which step k drafts from anchor t equals the target at t + 1 + k, inside the answer; n_t
 counts the leading hits; the walk starts at t = P and goes t += n_t + 1 until t >= E.
 """

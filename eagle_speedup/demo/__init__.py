@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def run(
     begin = time.monotonic() if begin is None else begin
     go_offline()
     require_packages()
+    print("loading PyTorch and Lightning ...", file=sys.stderr, flush=True)
     from .flow import Options, run_demo
     from .subject import load_smollm2_subject
 

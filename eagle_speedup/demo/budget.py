@@ -15,6 +15,8 @@ _ROUND_COST = 1.25  # mean round of depths 1..5 over `Machine.step_ms`, which is
 _ACCEPT_LENGTH = 1.45  # likewise
 _EARLY_ACCEPT_LENGTH = 1.2  # likewise, of the checkpoint that is calibrated on
 _PROMPT = 150  # tokens of a prompt, to be read before its answer is decoded at all depths
+_WRITING_SHARE = 0.1  # of the budget: the most that writing the held-out answers may take
+_WRITING_COST = 3.0  # a token written, in a batch, over one that is read
 _FEATURE_SLACK = 0.8  # soft targets and storing cost something beside the prefill that was timed
 _MEMORY_SHARE = 0.35  # of the free memory above the least: what the features may take
 
@@ -75,13 +77,15 @@ def make_plan(
     token_s = max_new * machine.step_ms / 1000
     served_s = token_s * (1 + len(serving.depths) * _ROUND_COST / _ACCEPT_LENGTH) + _PROMPT / machine.positions_s
     calibration_s = token_s * (1 + len(serving.calibration_depths) * _ROUND_COST / _EARLY_ACCEPT_LENGTH)
-    held_out = _within(budget.measurement_share * total / served_s, limits.least, limits.most)
+    written = _WRITING_SHARE * total * machine.positions_s / (_WRITING_COST * max_new)
+    served = budget.measurement_share * total / served_s
+    held_out = _within(min(written, served) if decode else written, limits.least, limits.most)
     calibration = _within(budget.calibration_share * total / calibration_s, serving.calibration_groups, held_out)
     positions = budget.features_share * total * machine.positions_s * _FEATURE_SLACK
     memory = (machine.memory_gb - settings.machine.least_memory_gb) * 1e9 * _MEMORY_SHARE
     return Plan(
         total_s=total,
-        held_out=held_out if decode else limits.most,
+        held_out=held_out,
         calibration_answers=calibration if decode else 0,
         conversations=_fitting(lengths, min(positions, memory / position_bytes)),
         features_s=1.5 * budget.features_share * total,

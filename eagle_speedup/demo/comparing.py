@@ -54,6 +54,10 @@ class Comparison:
     """Projected against served."""
 
     rows: tuple[DepthRow, ...]
+    answers: tuple[int, ...]
+    """Indices of the answers that were served: all that were held out, unless the time ran out."""
+    held_out: int
+    """How many were held out."""
     plain_tok_s: float
     """Plain decoding, served beside the others."""
     plain_calibrated: Estimate
@@ -114,12 +118,15 @@ def compare(
     speculative = [s for s in served if s.depth > 0]
     depths = sorted({s.depth for s in speculative})
     # The same answers on both sides: where time ran out, those left are no error of the projection.
-    part = only(profile, sorted({s.answer for s in served}))
+    answers = tuple(sorted({s.answer for s in served}))
+    part = only(profile, answers)
     projection = project(part, calibration, max_depth=depths[-1])
     plain_tok_s, plain_calibrated = total(served, 0).tok_s, calibration.model.tok_s(1.0, 0)
     pace = plain_tok_s / plain_calibrated.value
     return Comparison(
         rows=tuple(_depth_row(depth, speculative, part, projection, pace) for depth in depths),
+        answers=answers,
+        held_out=len(written),
         plain_tok_s=plain_tok_s,
         plain_calibrated=plain_calibrated,
         different=sum(s.ids != written[s.answer] for s in speculative),

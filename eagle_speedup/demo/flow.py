@@ -130,13 +130,16 @@ def _findings(
     module, depth = fit.module(1), run.settings.serving.estimators_depth
     restore(module, done.best_checkpoint)
     other = load_calibration(run.settings.illustration)
+    # The answers that were served: other answers would be taken for an error of the estimators.
+    answers = range(len(held_out.rows)) if comparison is None else comparison.answers
+    conversations, rows = [held_out.conversations[i] for i in answers], [held_out.rows[i] for i in answers]
     return Findings(
         verifier=subject.name,
         fit=done,
         profile=done.best.profile,
         projection=done.best.projected if calibration is not None else None,
         comparison=comparison,
-        estimators=estimator_rows(module, subject.verifier, held_out.conversations, held_out.rows, depth),
+        estimators=estimator_rows(module, subject.verifier, conversations, rows, depth),
         estimators_depth=depth,
         illustration=project(done.best.profile, other),
         illustration_title=other.title or other.name,

@@ -72,24 +72,35 @@ class RunFolder:
         """Start afresh: an earlier demo's files go, anything else is left alone and refused."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError("out", str(self.path), "must be a folder")
-        if self.path.is_dir() and any(self.path.iterdir()) and not self._state.is_file():
-            raise InputError("out", str(self.path), "must be new, empty, or the folder of an earlier demo")
-        for name in ("cache", "checkpoints", "wandb"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
-        for file in (self.calibration, self.report, self.results, self.plot):
-            file.unlink(missing_ok=True)
-        for folder in (self.features.parent, self.checkpoints):
-            folder.mkdir(parents=True, exist_ok=True)
-        return self.save(state)
+        try:
+            if self.path.is_dir() and any(self.path.iterdir()) and self._kept() is None:
+                raise InputError("out", str(self.path), "must be new, empty, or the folder of an earlier demo")
+            for name in ("cache", "checkpoints", "wandb"):
+                shutil.rmtree(self.path / name, ignore_errors=True)
+            for file in (self.calibration, self.report, self.results, self.plot):
+                file.unlink(missing_ok=True)
+            for folder in (self.features.parent, self.checkpoints):
+                folder.mkdir(parents=True, exist_ok=True)
+            return self.save(state)
+        except OSError as error:
+            raise InputError("out", str(self.path), f"can not be written: {error.strerror}") from None
 
     def resume(self) -> RunState:
         """The state of an earlier run; InputError where there is none."""
         if not self._state.is_file():
             raise InputError("resume", str(self.path), "holds no earlier run to go on with")
-        data = json.loads(self._state.read_text(encoding="utf-8"))
-        if data.pop("format", None) != _FORMAT:
-            raise InputError("resume", str(self.path), "was made by another version; start a new run")
-        return RunState(**data)
+        state = self._kept()
+        if state is None:
+            raise InputError("resume", str(self._state), "is damaged or of another version; start a new run")
+        return state
+
+    def _kept(self) -> RunState | None:
+        """The state on disk; None where there is none that this version wrote."""
+        try:
+            data = json.loads(self._state.read_text(encoding="utf-8"))
+            return RunState(**data) if data.pop("format") == _FORMAT else None
+        except (FileNotFoundError, ValueError, TypeError, AttributeError, KeyError):
+            return None
 
     def save(self, state: RunState) -> RunState:
         """Keep the state; the file appears whole or not at all."""

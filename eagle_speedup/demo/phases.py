@@ -21,6 +21,7 @@ from .training import Fit, FitWatch, MainFit, WarmUp, finished_fit, main_fit, pr
 __all__ = ["first_steps", "hold_out", "look_around", "read_features", "train"]
 
 _LEAST_STEPS = 10
+_FEW_STEPS = 40
 
 
 def look_around(run: Context, load_subject: Callable[[], Subject], memory_gb: float) -> tuple[Subject, Machine, Plan]:
@@ -54,6 +55,8 @@ def look_around(run: Context, load_subject: Callable[[], Subject], memory_gb: fl
 def hold_out(run: Context, subject: Subject, plan: Plan) -> HeldOut:
     """Answers to validate and to serve."""
     with run.story.phase("Held-out answers, written live by the verifier in float32"):
+        if run.folder.held_out.is_file():
+            run.story.say("written before the interruption")
         held_out = prepare_held_out(subject, plan.held_out, run.journal.state.seed, run.folder, run.story)
         tokens = sum(c.answer_tokens for c in held_out.conversations)
         run.story.say(
@@ -134,6 +137,8 @@ def _main_fit(
 ) -> MainFit:
     steps, last, state = _steps(run, plan, fit, early), run.folder.last_checkpoint, run.journal.state
     run.story.say(f"up to step {steps.last_step:,}, a validation every {steps.interval} steps")
+    if steps.last_step - early.steps < _FEW_STEPS:
+        run.story.warn("hardly any training fits into the time that is left: give it more --minutes")
     return main_fit(
         fit,
         last if last.is_file() else run.folder.early_checkpoint,

@@ -122,7 +122,9 @@ def answer_sentence(projection: SpeedupProjection, comparison: Comparison) -> st
     """What speedup at current perf?"""
     p = projection
     served = next((row for row in comparison.rows if row.depth == p.depth), None)
-    measured = f"; served: {served.tok_s / comparison.plain_tok_s:.2f}x" if served else ""
+    few = len(comparison.answers) < comparison.held_out
+    part = f" on {len(comparison.answers)} of the {comparison.held_out} answers" if few else ""
+    measured = f"; served{part}: {served.tok_s / comparison.plain_tok_s:.2f}x" if served else ""
     if p.best_depth == 0:
         text = f"none on this machine: at best {_times(p.ratio)}, at depth {p.depth}"
     else:

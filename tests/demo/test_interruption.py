@@ -70,6 +70,24 @@ def test_nothing_to_resume(subject, tmp_path):
         run_tiny(subject, tmp_path / "out", resume=True)
 
 
+@pytest.mark.parametrize("text", ["{broken", "[1]", '{"my": "project"}', '{"format": 1, "minutes": 6, "extra": 1}'])
+def test_a_file_of_the_same_name_is_no_earlier_run(text, subject, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("checkpoints/mine.ckpt", "demo.json"):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=r"resume = .*demo.json.*: is damaged or of another version"):
+        run_tiny(subject, tmp_path, resume=True)
+    with pytest.raises(InputError, match=r"out = .*must be new, empty, or the folder of an earlier demo"):
+        run_tiny(subject, tmp_path)
+    assert (tmp_path / "checkpoints" / "mine.ckpt").read_text() == (tmp_path / "demo.json").read_text() == text
+
+
+def test_a_folder_that_can_not_be_made_is_named(subject, tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match=r"out = .*can not be written: Not a directory"):
+        run_tiny(subject, tmp_path / "file" / "sub")
+
+
 def test_another_folder_s_files_are_left_alone(subject, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(InputError, match=r"out = .*must be new, empty, or the folder of an earlier demo"):

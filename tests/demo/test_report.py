@@ -26,6 +26,8 @@ def comparison(**changes):
     row = DepthRow(1, Estimate(1.52, 1.45, 1.59), 1.52, 30, 30, Estimate(168.9, 160.0, 177.0), 165.0)
     values: dict[str, Any] = {
         "rows": (row,),
+        "answers": tuple(range(30)),
+        "held_out": 30,
         "plain_tok_s": 140.0,
         "plain_calibrated": Estimate.exact(141.0),
         "different": 0,
@@ -39,6 +41,11 @@ def test_the_answer():
         "What speedup at current perf? 1.20x [1.16, 1.24] on this machine, 168.9 [160.0, 177.0] tok/s at depth 1, "
         "the best one (accept length 1.52, breakeven 1.27; served: 1.18x)."
     )
+
+
+def test_a_part_of_the_answers_is_told():
+    text = answer_sentence(projection(), comparison(answers=(0, 4, 7), held_out=30))
+    assert "served on 3 of the 30 answers: 1.18x" in text
 
 
 def test_no_speedup_is_said():
