@@ -128,7 +128,8 @@ def answer_sentence(projection: SpeedupProjection, comparison: Comparison) -> st
     if p.best_depth == 0:
         text = f"none on this machine: at best {_times(p.ratio)}, at depth {p.depth}"
     else:
-        text = f"{_times(p.ratio)} on this machine, {p.tok_s} tok/s at depth {p.depth}, the best one"
+        tok_s = p.tok_s.scaled(comparison.pace)  # as in the table
+        text = f"{_times(p.ratio)} on this machine, {tok_s} tok/s at depth {p.depth}, the best one"
     lengths = f"accept length {p.accept_length.value:.2f}, breakeven {p.breakeven.value:.2f}"
     return f"What speedup at current perf? {text} ({lengths}{measured})."
 

@@ -38,7 +38,7 @@ def comparison(**changes):
 
 def test_the_answer():
     assert answer_sentence(projection(), comparison()) == (
-        "What speedup at current perf? 1.20x [1.16, 1.24] on this machine, 168.9 [160.0, 177.0] tok/s at depth 1, "
+        "What speedup at current perf? 1.20x [1.16, 1.24] on this machine, 167.7 [158.9, 175.7] tok/s at depth 1, "
         "the best one (accept length 1.52, breakeven 1.27; served: 1.18x)."
     )
 
