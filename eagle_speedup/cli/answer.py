@@ -12,7 +12,7 @@ from ..projection import SpeedupProjection, project
 from ..projection.bracket import BracketCurve
 from ..projection.speedup import DepthProjection
 from ..throughput import Calibration, LinearBreakeven, OptimisticOverhead
-from .baseline import Baseline, baseline_at
+from .baseline import Baseline, baselines_at
 from .inputs import Given
 from .served import ServedCheck, check_served
 from .simple_rules import SimpleRules, simple_rules
@@ -186,7 +186,7 @@ def answer(
         calibration=calibration,
         projection=projection,
         rules=simple_rules(calibration, batch),
-        baseline=baseline_at(calibration, batch, context_tokens),
+        baseline=baselines_at(calibration, [batch], context_tokens)[0],
         verdict=_verdict(projection),
         limit=_limit(given),
         worth=worth,

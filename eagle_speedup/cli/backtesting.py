@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +41,8 @@ def show_rows(found: Sequence[dict[str, Any]]) -> None:
 
     table = Table("protocol", *(title for title, _, _ in _COLUMNS), box=None, padding=(0, 2, 0, 0))
     for row in found:
-        table.add_row(row["protocol"], *(form.format(row[key]) for _, key, form in _COLUMNS))
+        cells = ("-" if math.isnan(row[key]) else form.format(row[key]) for _, key, form in _COLUMNS)
+        table.add_row(row["protocol"], *cells)
     make_console().print(table)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..estimate import Estimate
 from ..throughput import Calibration
 
-__all__ = ["Baseline", "baseline_at"]
+__all__ = ["Baseline", "baselines_at"]
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,11 @@ class Baseline:
     measured: bool
     """Whether the calibration holds a point without speculation at this batch size."""
 
-    def __str__(self) -> str:
-        return str(self.tok_s) if self.measured else f"{self.tok_s} (estimated, not measured)"
 
-
-def baseline_at(calibration: Calibration, batch: int, context_tokens: float | None = None) -> Baseline:
-    """The baseline at a batch size and context (None = as calibrated)."""
-    measured = any(p.depth == 0 and p.batch == batch for p in calibration.points)
-    return Baseline(calibration.model.tok_s(1.0, 0, batch, context_tokens), measured)
+def baselines_at(
+    calibration: Calibration, batches: Sequence[int], context_tokens: float | None = None
+) -> tuple[Baseline, ...]:
+    """The baseline at each batch size and at a context (None = as calibrated)."""
+    measured = {p.batch for p in calibration.points if p.depth == 0}
+    tok_s = calibration.model.grid([0], batches, context_tokens, [1.0]).tok_s
+    return tuple(Baseline(tok_s.at(0, column), batch in measured) for column, batch in enumerate(batches))

@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..readers.measurements import FORMATS, read_measurements
 from ..readers.reading import Hints, Reading
 from ..throughput import Calibration, MeasuredPoint, Prior, Source, load_node, load_verifier
-from ..throughput.calibration import parse_calibration
+from ..throughput.calibration import check_draft_sampling, parse_calibration
 from ..throughput.checks import WHAT_TO_MEASURE
 from ..throughput.simulated import simulated_prior
 from ..throughput.strict_yaml import read_yaml, suggest
@@ -23,8 +23,6 @@ from .parser import positive, whole
 __all__ = ["Gathered", "gather", "parse_source"]
 
 _HINTS = ("depth", "batch", "context", "topk", "num_draft_tokens", "workload", "format")
-DRAFT_SAMPLINGS = ("greedy", "onehot", "rejection")
-"""How drafts can be sampled and accepted."""
 _YAML = (".yaml", ".yml")
 
 
@@ -158,10 +156,7 @@ def _check_setup(setup: Mapping[str, str | None]) -> None:
         name = setup.get(field)
         if name is not None:
             load(name)
-    sampling = setup.get("draft_sampling")
-    if sampling is not None and sampling not in DRAFT_SAMPLINGS:
-        rule = f"must be one of {', '.join(DRAFT_SAMPLINGS)}{suggest(sampling, DRAFT_SAMPLINGS)}"
-        raise InputError("draft_sampling", sampling, rule)
+    check_draft_sampling(setup.get("draft_sampling"))
 
 
 def _source(path: Path, reading: Reading, number: int) -> Source:

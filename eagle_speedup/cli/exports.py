@@ -103,6 +103,10 @@ def build_export(
     schedule = _schedule([(row.batch, row.best_depth) for row in rows])
     warnings = [*calibration.model.range_warnings(max(depth, 1), batch, context_tokens)]
     warnings += [warning for row in rows for warning in row.warnings]
+    if depth > given.lengths.ttt_steps:
+        warnings.append(
+            f"depth {depth} is extrapolated: beyond the {given.lengths.ttt_steps} TTT steps that were given"
+        )
     return Export(drafter, depth, schedule, lengths, calibration.fingerprint, tuple(dict.fromkeys(warnings)))
 
 

@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..estimate import Estimate
 from ..projection import SpeedupProjection
 from ..throughput import Calibration
-from .baseline import Baseline, baseline_at
+from .baseline import Baseline, baselines_at
 from .inputs import Given
 
 __all__ = ["BatchRow", "PointWorth", "Wish", "batch_rows", "point_worth", "wish"]
@@ -75,6 +75,7 @@ def batch_rows(
     depths = range(1, min(given.lengths.ttt_steps, given.lengths.max_depth) + 1)
     lengths = [_bounded(given.lengths.accept_length(depth), depth) for depth in depths]
     grid = calibration.model.grid(depths, batches, context_tokens, lengths)
+    baselines = baselines_at(calibration, batches, context_tokens)
     rows = []
     for column, batch in enumerate(batches):
         row = max(range(len(depths)), key=lambda i: grid.tok_s.at(i, column).value)
@@ -89,7 +90,7 @@ def batch_rows(
                 breakeven=grid.breakeven.at(row, column),
                 tok_s_by_depth=tuple(grid.tok_s.at(i, column) for i in range(len(depths))),
                 warnings=calibration.model.range_warnings(depths[row], batch, context_tokens),
-                baseline=baseline_at(calibration, batch, context_tokens),
+                baseline=baselines[column],
             )
         )
     return tuple(rows)

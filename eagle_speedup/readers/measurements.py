@@ -16,6 +16,9 @@ FORMATS = ("vllm-log", "sglang-log", "prometheus", "bench-json")
 """Formats, as they can be named."""
 
 
+_CONTEXT_ROOM = 2.0
+
+
 def read_measurements(path: str | Path, hints: Hints | None = None, *, format: str | None = None) -> Reading:
     """Points from an engine's log, its metrics, or a benchmark's result.
 
@@ -50,6 +53,14 @@ def _agreeing(reading: Reading, hints: Hints, path: str | Path) -> Reading:
         if hinted is not None and found - {hinted}:
             says = ", ".join(map(str, sorted(found)))
             raise InputError(name, hinted, f"contradicts {Path(path).name}, which says {says}: leave the hint out")
+    contexts = [p.context_tokens for p in reading.points if p.context_tokens is not None]
+    if hints.context_tokens is not None and contexts:
+        # A hint is a round figure of what grows while it is measured: only another order is a contradiction.
+        least, most = min(contexts) / _CONTEXT_ROOM, max(contexts) * _CONTEXT_ROOM
+        if not least <= hints.context_tokens <= most:
+            says = f"{min(contexts):g}" if min(contexts) == max(contexts) else f"{min(contexts):g} to {max(contexts):g}"
+            rule = f"contradicts {Path(path).name}, which says {says} tokens: leave the hint out"
+            raise InputError("context", hints.context_tokens, rule)
     return reading
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
@@ -28,6 +29,8 @@ SCHEMA = "eagle-speedup/calibration/1"
 SimpleModel = LinearBreakeven | OptimisticOverhead
 _SIMPLE = {"linear_breakeven": LinearBreakeven, "optimistic_overhead": OptimisticOverhead}
 _TEXT = ("name", "title", "node", "verifier", "engine", "engine_version", "parallelism", "draft_sampling", "notes")
+DRAFT_SAMPLINGS = ("greedy", "onehot", "rejection")
+"""How drafts can be sampled and accepted."""
 _SETUP = ("node", "verifier", "engine", "engine_version", "parallelism", "draft_sampling")
 
 
@@ -132,6 +135,7 @@ def parse_calibration(data: Mapping[str, Any]) -> Calibration:
     if data.get("schema", SCHEMA) != SCHEMA:
         raise InputError("schema", data["schema"], f"must be {SCHEMA!r}")
     text: dict[str, Any] = {key: get_text(data, "", key) for key in _TEXT}
+    check_draft_sampling(text["draft_sampling"])
     known = tuple(f.name for f in fields(Prior))
     prior = data.get("prior")
     return Calibration(
@@ -141,6 +145,14 @@ def parse_calibration(data: Mapping[str, Any]) -> Calibration:
         prior=None if prior is None else Prior(**check_keys(prior, "prior", known)),
         simple_models=_simple_models(data.get("simple_models") or {}),
     )
+
+
+def check_draft_sampling(name: str | None) -> None:
+    """Refuse what is none of ``DRAFT_SAMPLINGS`` (None = not recorded)."""
+    if name is not None and name not in DRAFT_SAMPLINGS:
+        near = difflib.get_close_matches(name, DRAFT_SAMPLINGS, n=1, cutoff=0.5)
+        rule = f"must be one of {', '.join(DRAFT_SAMPLINGS)}" + (f"; did you mean {near[0]!r}?" if near else "")
+        raise InputError("draft_sampling", name, rule)
 
 
 def save_calibration(calibration: Calibration, path: str | Path) -> Path:

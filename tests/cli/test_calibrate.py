@@ -201,6 +201,13 @@ def test_a_setup_that_does_not_exist(cli, logs, words, line):
     assert line in cli.refusal("calibrate", str(logs[0]), *words)
 
 
+def test_a_setup_in_a_file_that_does_not_exist(cli, tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("name: c\ndraft_sampling: foo\npoints:\n- {depth: 0, tok_s: 50}\n")
+    for words in (("calibrate", str(path)), ("estimate", "--full-acc", ".5", "-c", str(path))):
+        assert cli.refusal(*words) == "draft_sampling = 'foo': must be one of greedy, onehot, rejection"
+
+
 def test_the_same_log_twice(cli, logs, tmp_path):
     refusal = cli.refusal("calibrate", str(logs[0]), str(logs[1]), f"{logs[0]}@workload=other")
     assert refusal == f"source = {str(logs[0])!r}: is given twice: its points would count twice"

@@ -151,6 +151,12 @@ class TestExport:
             out = cli.output("export", "--full-acc", ".05,.01", "-c", "kimi_k2_5_origin", "--format", name)
             assert out.startswith("# do not speculate")
 
+    def test_a_depth_beyond_the_steps_is_named_an_extrapolation(self, cli):
+        words = ("export", "--full-acc", ".8713", "-c", "kimi_k2_5_origin")
+        assert json.loads(cli.output(*words, "--format", "json"))["depth"] == 1
+        _, _, err = cli(*words, "--depth", "7")
+        assert "depth 7 is extrapolated: beyond the 1 TTT steps that were given" in err
+
     def test_schedule(self):
         assert _schedule([(1, 3), (4, 3), (16, 2), (64, 0)]) == ((1, 10, 3), (11, 40, 2), (41, 64, 0))
         assert _schedule([]) == ()
@@ -195,7 +201,8 @@ series:
         rows = cli.json("backtest", str(path), "--protocols", "B,one")["protocols"]
         assert [row["protocol"] for row in rows][:2] == ["B", "one"]
         assert rows[0]["n"] == 3
-        assert "median error" in cli.text("backtest", str(path), "--protocols", "B")
+        out = cli.text("backtest", str(path), "--protocols", "B")
+        assert "median error" in out and "nan" not in out
 
     @pytest.mark.parametrize("content", ["", "series: 3", "series: [1]", "a: [", "series:\n- {kind: throughput}"])
     def test_files_that_are_none(self, cli, tmp_path, content):

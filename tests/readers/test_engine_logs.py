@@ -346,6 +346,13 @@ class TestHints:
         with pytest.raises(InputError, match=r"batch = 2: contradicts spec.log, which says 1"):
             read_measurements(path, Hints(batch=2))
 
+    def test_a_context_of_another_order(self, tmp_path):
+        path = tmp_path / "s.log"
+        path.write_text("\n".join([decode(90, 1, token=300)] * 4))
+        assert read_measurements(path, Hints(depth=0, context_tokens=400)).points[0].context_tokens == 300
+        with pytest.raises(InputError, match=r"context = 5000: contradicts s.log, which says 300 tokens"):
+            read_measurements(path, Hints(depth=0, context_tokens=5000))
+
 
 class TestDates:
     def test_vllm_prints_no_year(self):
