@@ -257,7 +257,7 @@ def _levers(p: SpeedupProjection, worth: Sequence[PointWorth]) -> tuple[str, ...
 def _beyond(best: DepthProjection, steps: int | None) -> str:
     """What the continuation promises is no recommendation: nobody measured the accuracies it rests on."""
     return (
-        f"depth, extrapolated: {best.depth} drafts might give {best.tok_s} tok/s, if steps beyond the {steps} given go "
+        f"depth, extrapolated: {best.depth} drafts might give {best.tok_s} tok/s, if the steps beyond step {steps} go "
         f"on as assumed (accept length {best.accept_length}); validate with {best.depth} steps before serving it"
     )
 

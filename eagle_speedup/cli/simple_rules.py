@@ -37,7 +37,7 @@ def simple_rules(calibration: Calibration, batch: int) -> SimpleRules:
     left_out = []
     for name, rule in calibration.simple_models.items():
         batches = {p.batch for p in calibration.points if p.depth == 0 and _equal(p.total_tok_s, rule.baseline_tok_s)}
-        if batch not in (batches or {1}):
+        if batches and batch not in batches:
             continue
         contradiction = _contradiction(rule, calibration, batch)
         if contradiction is not None:
@@ -68,7 +68,8 @@ def _moved(old: _Rule, new: _Rule, before: Calibration, after: Calibration) -> _
     baseline = new.baseline_tok_s
     pairs = list(zip(before.points, after.points, strict=False))
     for was, now in pairs:
-        if was.depth == 0 and now.depth == 0 and now.total_tok_s and _equal(was.total_tok_s, old.baseline_tok_s):
+        alike = (was.depth, was.batch, was.per_user) == (now.depth, now.batch, now.per_user)
+        if alike and was.depth == 0 and now.total_tok_s and _equal(was.total_tok_s, old.baseline_tok_s):
             baseline = now.total_tok_s
             break
     if isinstance(new, OptimisticOverhead) or isinstance(old, OptimisticOverhead):
@@ -77,7 +78,7 @@ def _moved(old: _Rule, new: _Rule, before: Calibration, after: Calibration) -> _
     if breakeven == old.breakeven_accept_length:
         for was, now in pairs:
             implied = _implied(now, baseline)
-            if implied is not None and _equal(_implied(was, old.baseline_tok_s), breakeven):
+            if implied is not None and was.batch == now.batch and _equal(_implied(was, old.baseline_tok_s), breakeven):
                 breakeven = implied
                 break
     return LinearBreakeven(baseline, breakeven)
@@ -92,14 +93,19 @@ def _implied(point: MeasuredPoint, baseline: float) -> float | None:
 
 def _contradiction(rule: _Rule, calibration: Calibration, batch: int) -> str | None:
     """How a rule and the measured points of its batch exclude each other; None where they do not."""
-    plain = [p.total_tok_s for p in calibration.points if p.depth == 0 and p.batch == batch and p.total_tok_s]
-    if plain and not any(_equal(tok_s, rule.baseline_tok_s) for tok_s in plain):
-        measured = ", ".join(f"{tok_s:g}" for tok_s in plain[:3])
+    plain = {p.total_tok_s: p.batch for p in calibration.points if p.depth == 0 and p.total_tok_s}
+    if not any(_equal(tok_s, rule.baseline_tok_s) for tok_s in plain):
+        measured = ", ".join(f"{tok_s:g}" for tok_s, at in plain.items() if at == batch) or f"none at batch {batch}"
         return f"its baseline of {rule.baseline_tok_s:g} tok/s is none of the calibration's ({measured})"
-    served = [p for p in calibration.points if p.depth != 0 and p.batch == batch and p.accept_length and p.total_tok_s]
+    linear = isinstance(rule, LinearBreakeven)
+    if isinstance(rule, LinearBreakeven) and rule.breakeven_accept_length < 1:
+        short = f"{rule.breakeven_accept_length:.3g}"
+        return f"its breakeven of {short} would make a round shorter than the plain step it contains"
+    rounds = [p for p in calibration.points if p.depth != 0 and p.accept_length and p.total_tok_s]
+    served = [p for p in rounds if p.batch == batch]
+    if not served:
+        return f"no round was served at batch {batch}, its baseline's" if linear and rounds else None
     off = [(rule.tok_s(p.accept_length or 1.0) / (p.total_tok_s or 1.0), p) for p in served]
-    if not off:
-        return None
     if isinstance(rule, OptimisticOverhead):
         ratio, point = min(off, key=lambda item: item[0])
         what = f"no upper bound with its overhead of {rule.draft_overhead:g}" if ratio < 1 else None

@@ -71,6 +71,22 @@ def test_the_alarm_is_the_first_warning(cli):
     assert cli.refusal(*ASK, "--served-acc", "36") == "served_acc[0] = 36.0: must lie in [0, 1]"
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("points[0].depth=1",), "its baseline of 90 tok/s is none of the calibration's (none at batch 1)"),
+        (("points[0].batch=8",), "no round was served at batch 8, its baseline's"),
+        (("points[0].batch=4", "points[0].per_user=true"), "its baseline of 90 tok/s is none of the calibration's"),
+        (("points[1].tok_s=200",), "its breakeven of 0.945 would make a round shorter than the plain step"),
+    ],
+)
+def test_a_linear_rule_that_lost_its_points_is_left_out(cli, words, reason):
+    batch = next((w.partition("=")[2] for w in words if ".batch=" in w), "1")
+    data = cli.json(*ASK, "--batch", batch, *(part for w in words for part in ("--set", w)))
+    assert data["linear"] == {}
+    assert any(f"the rule linear_inferred is left out: {reason}" in w for w in data["warnings"])
+
+
 def test_overrides(cli):
     plain, changed = cli.json(*ASK), cli.json(*ASK, "--set", "points[0].tok_s=99", "--set", "notes=mine")
     assert changed["calibrated"]["baseline_tok_s"] > plain["calibrated"]["baseline_tok_s"]
