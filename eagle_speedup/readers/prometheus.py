@@ -111,7 +111,9 @@ def _vllm(scrapes: _Scrapes, hints: Hints) -> Reading:
     depth, length = hints.depth, None
     if drafts:
         per_round = (drafted or 0.0) / drafts
-        depth = scrapes.positions("vllm:spec_decode_num_accepted_tokens_per_pos") or depth or round(per_round)
+        nearest = round(per_round)
+        counted = nearest if abs(per_round - nearest) <= 0.02 * nearest else None
+        depth = scrapes.positions("vllm:spec_decode_num_accepted_tokens_per_pos") or counted or depth or nearest
         if drafted and abs(per_round - depth) > 0.02 * depth:
             return _nothing(scrapes, "vllm", "number of draft tokens varied between rounds")
         length = 1 + (accepted or 0.0) / drafts
@@ -121,7 +123,7 @@ def _vllm(scrapes: _Scrapes, hints: Hints) -> Reading:
     latency = ("inter_token_latency_seconds", "time_per_output_token_seconds")
     total = scrapes.counter(*(f"vllm:{n}_sum" for n in latency))
     count = scrapes.counter(*(f"vllm:{n}_count" for n in latency))
-    batch = hints.batch or round(scrapes.gauge("vllm:num_requests_running") or 0)
+    batch = _batch(hints, scrapes.gauge("vllm:num_requests_running"), notes)
     if not total or not count:
         return _nothing(scrapes, "vllm", "no inter-token latency")
     if not batch:
@@ -141,13 +143,13 @@ def _vllm(scrapes: _Scrapes, hints: Hints) -> Reading:
 
 def _sglang(scrapes: _Scrapes, hints: Hints) -> Reading:
     length = scrapes.gauge("sglang:spec_accept_length", mean=True) or None
-    batch = hints.batch or round(scrapes.gauge("sglang:num_running_reqs") or 0)
+    notes = [_one_scrape()]
+    batch = _batch(hints, scrapes.gauge("sglang:num_running_reqs"), notes)
     tok_s = scrapes.gauge("sglang:gen_throughput")
     if not tok_s:
         return _nothing(scrapes, "sglang", "no generation throughput at the scrape")
     if not batch:
         return _nothing(scrapes, "sglang", "running requests not known at the scrape; give batch=")
-    notes = [_one_scrape()]
     depth = hints.depth
     if length is None and depth is None:
         depth = 0
@@ -166,6 +168,14 @@ def _sglang(scrapes: _Scrapes, hints: Hints) -> Reading:
         workload=hints.workload,
     )
     return Reading((point,), 1, scrapes.dropped, tuple(notes), "sglang metrics", {"engine": "sglang"})
+
+
+def _batch(hints: Hints, running: float | None, notes: list[str]) -> int:
+    """Requests decoded together: as given, since the gauge shows one moment; a note where the two differ."""
+    counted = round(running or 0)
+    if hints.batch and counted and hints.batch != counted:
+        notes.append(f"batch {hints.batch} taken as given, though {counted} requests ran at the scrape")
+    return hints.batch or counted
 
 
 def _nothing(scrapes: _Scrapes, engine: str, reason: str) -> Reading:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from eagle_speedup.errors import InputError
 from eagle_speedup.readers.measurements import read_measurements, sniff
 from eagle_speedup.readers.prometheus import read_prometheus
 from eagle_speedup.readers.reading import Hints, Reading
@@ -115,3 +116,17 @@ def test_more_series_than_any_server_has(monkeypatch):
 def test_a_summary_stays_one_readable_line():
     reading = Reading((), 0, {f"reason {i}": i for i in range(1, 21)}, (), "log")
     assert reading.summary().endswith("reason 13 13, 12 more reasons 78)")
+
+
+def test_hints_that_differ_from_the_metrics(tmp_path):
+    reading = read(vllm(1000, 1500, running=4), Hints(batch=2))
+    assert reading.points[0].batch == 2
+    assert "batch 2 taken as given, though 4 requests ran at the scrape" in reading.notes
+    assert len(read(vllm(1000, 1500, running=4), Hints(batch=4)).notes) == 1
+    path = tmp_path / "metrics.txt"
+    for positions in (True, False):
+        lines = [line for line in vllm(1000, 1500) if positions or "per_pos" not in line]
+        path.write_text("\n".join(lines))
+        assert read_measurements(path, Hints(depth=3)).points[0].depth == 3
+        with pytest.raises(InputError, match=r"depth = 1: contradicts metrics.txt, which says 3"):
+            read_measurements(path, Hints(depth=1))
