@@ -46,10 +46,20 @@ class Advice:
     """What a reader must know before acting."""
 
 
-def choose(options: Sequence[Option], grid: Grid, inconsistent: str | None, warnings: tuple[str, ...]) -> Advice:
-    """The option of the highest expected speedup, if that is above 1. ``grid`` has one row per option."""
+def choose(
+    options: Sequence[Option], grid: Grid, inconsistent: str | None, outside: Sequence[tuple[str, ...]]
+) -> Advice:
+    """The option of the highest expected speedup, if that is above 1.
+
+    ``grid`` has one row per option, ``outside`` for each in what way it lies outside what was measured. A comparison is
+    no better than its worst side, so the options that were not taken are checked too.
+    """
     best = int(grid.speedup.value[:, 0].argmax())
     speedup = grid.speedup.at(best)
+    warnings = outside[best]
+    others = [str(o) for o, found in zip(options, outside, strict=True) if set(found) - set(warnings)]
+    if others:
+        warnings = (*warnings, f"compared with options outside the calibrated range: {', '.join(others)}")
     if inconsistent:
         warnings = (f"inconsistent: {inconsistent}", *warnings)
     if speedup.value <= 1 or options[best].depth == 0:

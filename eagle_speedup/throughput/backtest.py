@@ -35,12 +35,15 @@ __all__ = [
     "Series",
     "Summary",
     "backtest",
+    "count_series",
+    "covered_series",
     "flagged_series",
     "load_series",
     "series_of",
     "summarise",
 ]
 
+_COVERED = 0.85  # share of a series inside its intervals from which on it counts as covered
 PROTOCOLS = ("A", "B", "C", "one")
 
 
@@ -298,7 +301,22 @@ class Summary:
     rule_p90: float
     """90th percentile of the simple rule's absolute error."""
     regret: float
-    """Mean loss of tok/s by serving the recommended configuration instead of the best measured one."""
+    """Mean loss of tok/s by serving the recommended configuration instead of the best measured one; nan where no group
+    holds two configurations to choose from."""
+
+
+def covered_series(predictions: Sequence[Prediction]) -> tuple[int, int]:
+    """Series of which at least 85 % of the predictions lie inside their intervals, and all series predicted."""
+    inside: dict[str, list[bool]] = {}
+    for p in predictions:
+        inside.setdefault(p.series, []).append(p.lo <= p.truth <= p.hi)
+    return sum(bool(np.mean(found) >= _COVERED) for found in inside.values()), len(inside)
+
+
+def count_series(path: str | Path) -> int:
+    """All series of a file, those that can't be back-tested included."""
+    data = read_yaml(Path(path))
+    return sum(isinstance(s, Mapping) for s in data.get("series") or ())
 
 
 def summarise(predictions: Sequence[Prediction]) -> Summary:
@@ -321,6 +339,8 @@ def _regret(predictions: Sequence[Prediction]) -> float:
         groups.setdefault(key, []).append(p)
     losses = []
     for group in groups.values():
+        if len({p.row.config for p in group}) < 2:
+            continue  # with one configuration there is nothing to choose from: its regret of 0 would only dilute
         base = float(group[0].row.baseline.total_tok_s or 0.0)
         best = max([base, *(p.truth for p in group)])
         chosen = max(group, key=lambda p: p.value)

@@ -97,6 +97,8 @@ def fit_warnings(
         out.append("no baseline (depth 0): the step time, speedup and breakeven come from the prior")
     if any(p.depth is None for p in usable):
         out.append("a point's depth was not recorded: it is treated as unknown")
+    if all(p.depth == 0 for p in usable):
+        out.append("no speculative point (depth > 0): what drafting and verifying cost is a prior")
     if len({p.depth for p in usable if p.depth}) < 2:
         out.append("fewer than two depths measured: the split into fixed and per-draft cost is a prior")
     for point, residual in zip(usable, residuals, strict=True):
@@ -111,17 +113,37 @@ def fit_warnings(
 
 
 def check_range(
-    points: Sequence[MeasuredPoint], depth: int, batch: int, context_tokens: float | None
+    points: Sequence[MeasuredPoint],
+    depth: int,
+    batch: int,
+    context_tokens: float | None = None,
+    workload: str | None = None,
+    nodes: float | None = None,
+    *,
+    tree: bool = False,
 ) -> tuple[str, ...]:
-    """In what way a query lies outside what was measured."""
+    """In what way a query lies outside what was measured; ``nodes``: tokens per request verified, None = a chain's.
+
+    Baselines at a batch size or context say little of rounds there, so a query of depth > 0 is held against points of
+    depth > 0, where there are any. Tokens per step are the exception: a plain step is a forward pass of that many.
+    """
+    rounds = [p for p in points if p.depth != 0]
+    seen = rounds if depth and rounds else points
+    tokens = round(batch * (nodes or depth + 1))
+    measured = [round(p.batch * p.nodes) for p in points if p.nodes is not None]
     out = []
-    for name, value, seen in (
-        ("depth", depth, [p.depth for p in points if p.depth]),
-        ("batch", batch, [p.batch for p in points]),
-        ("context_tokens", context_tokens, [p.context_tokens or 0 for p in points]),
+    for name, value, found in (
+        ("depth", depth or None, [p.depth for p in rounds if p.depth]),
+        ("batch", batch, [p.batch for p in seen]),
+        ("tokens per step", tokens, measured),
+        ("context_tokens", context_tokens, [p.context_tokens for p in seen if p.context_tokens is not None]),
     ):
-        if value and seen and not min(seen) <= value <= max(seen):
-            out.append(f"{name} {value:g} is outside the calibrated range {min(seen):g}..{max(seen):g}")
+        if value is not None and found and not min(found) <= value <= max(found):
+            out.append(f"{name} {value:g} is outside the calibrated range {min(found):g}..{max(found):g}")
+    if tree and rounds and not any(p.is_tree for p in rounds):
+        out.append("no tree was measured, only chains")
+    if workload is not None and points and workload not in {p.workload for p in points}:
+        out.append(f"workload {workload!r} was not measured")
     return tuple(out)
 
 

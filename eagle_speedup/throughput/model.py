@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -13,16 +14,17 @@ from ..estimate import Estimate
 from .advice import Advice, Option, choose
 from .checks import WHAT_TO_MEASURE, check_range, fit_warnings, inconsistency
 from .grid import Grid, interval
-from .points import MeasuredPoint
+from .points import MeasuredPoint, check_nodes
 from .posterior import Array, Fit, Problem, fit_map
 from .prior import Prior
 from .rounds import Cells, RoundTime
 
 __all__ = ["ThroughputModel", "calibrate"]
 
-MODEL_VERSION = 3  # part of every fingerprint: another formula is another calibration
+MODEL_VERSION = 4  # part of every fingerprint: another formula is another calibration
 _N_DRAWS = 400
 _LARGEST = 10**9
+_ROUNDING = 1.0 + 1e-6  # an accept length averaged in single precision may exceed its limit by so much
 _MAX_DRAWN = 60_000  # draws times cells: large grids make do with fewer draws
 _SCATTER = 1.25  # Student-t noise of 5 degrees of freedom as wide, at 90 %, as a normal one of this many scales
 _SCATTER_FLOOR = 0.008  # no published benchmark repeats better than this
@@ -39,6 +41,8 @@ def calibrate(points: Sequence[MeasuredPoint], *, prior: Prior | None = None) ->
     >>> 115 < model.tok_s(2.3, depth=3).value < 125
     True
     """
+    if not isinstance(points, Iterable):
+        raise InputError("points", type(points).__name__, "must be a sequence of MeasuredPoint")
     points = tuple(points)
     for i, point in enumerate(points):
         if not isinstance(point, MeasuredPoint):
@@ -114,7 +118,7 @@ class ThroughputModel:
     ) -> Estimate:
         """Total tokens per second of the batch, as the next measurement would show it (its scatter is included)."""
         cells = self._cells([depth], [batch], context_tokens, workload, [topk], [num_draft_tokens])
-        return self._evaluate(cells, np.array([_accept_length(accept_length)])).tok_s.at(0, 0)
+        return self._evaluate(cells, np.array([_accept_length(accept_length, depth)])).tok_s.at(0, 0)
 
     def speedup(
         self,
@@ -129,7 +133,7 @@ class ThroughputModel:
     ) -> Estimate:
         """tok/s over tok/s without speculation at the same batch, context and workload."""
         cells = self._cells([depth], [batch], context_tokens, workload, [topk], [num_draft_tokens])
-        return self._evaluate(cells, np.array([_accept_length(accept_length)])).speedup.at(0, 0)
+        return self._evaluate(cells, np.array([_accept_length(accept_length, depth)])).speedup.at(0, 0)
 
     def breakeven(self, depth: int, batch: int = 1, context_tokens: float | None = None) -> Estimate:
         """Accept length at which a round of ``depth`` drafts neither gains nor loses: round_ms / step_ms."""
@@ -157,7 +161,8 @@ class ThroughputModel:
         if len(lengths) != len(depths):
             raise InputError("accept_length", len(lengths), f"must hold one value per depth, {len(depths)}")
         cells = self._cells(depths, batches, context_tokens, workload)
-        al = np.repeat(np.array([_accept_length(a) for a in lengths]), len(batches), axis=0)
+        al = np.array([_accept_length(a, d) for a, d in zip(lengths, depths, strict=True)])
+        al = np.repeat(al, len(batches), axis=0)
         return self._evaluate(cells, al, len(batches))
 
     # ---- decisions ----
@@ -188,13 +193,29 @@ class ThroughputModel:
         options = sorted(options, key=lambda o: (o.depth, o.topk, o.num_draft_tokens or 0))
         columns = [[getattr(o, name) for o in options] for name in ("depth", "topk", "num_draft_tokens")]
         cells = self._cells(columns[0], [batch], context_tokens, workload, columns[1], columns[2])
-        grid = self._evaluate(cells, np.array([_accept_length(o.accept_length) for o in options]))
-        warnings = self.range_warnings(max(columns[0]), batch, context_tokens)
-        return choose(options, grid, self.inconsistent, warnings)
+        grid = self._evaluate(cells, np.array([_accept_length(o.accept_length, o.depth) for o in options]))
+        outside = [
+            self.range_warnings(
+                o.depth, batch, context_tokens, workload, topk=o.topk, num_draft_tokens=o.num_draft_tokens
+            )
+            for o in options
+        ]
+        return choose(options, grid, self.inconsistent, outside)
 
-    def range_warnings(self, depth: int, batch: int = 1, context_tokens: float | None = None) -> tuple[str, ...]:
+    def range_warnings(
+        self,
+        depth: int,
+        batch: int = 1,
+        context_tokens: float | None = None,
+        workload: str | None = None,
+        *,
+        topk: int = 1,
+        num_draft_tokens: int | None = None,
+    ) -> tuple[str, ...]:
         """In what way a query lies outside what was measured."""
-        return check_range(self._usable, depth, batch, context_tokens)
+        _check_query(depth, batch, context_tokens, topk, num_draft_tokens)
+        nodes = num_draft_tokens if topk > 1 else None
+        return check_range(self._usable, depth, batch, context_tokens, workload, nodes, tree=topk > 1)
 
     # ---- inside ----
 
@@ -208,6 +229,9 @@ class ThroughputModel:
         num_draft_tokens: Sequence[int | None] = (None,),
     ) -> Cells:
         """Cells of depths x batches, the batch running fastest; trees by depth."""
+        for name, given in (("depths", depths), ("batches", batches)):
+            if len(given) == 0:
+                raise InputError(name, [], "must hold at least one value")
         trees = list(zip(depths, topk, num_draft_tokens, strict=True)) if len(topk) == len(depths) else []
         for d, k, n in trees or [(d, 1, None) for d in depths]:
             _check_query(d, 1, context_tokens, k, n)
@@ -305,16 +329,23 @@ def _check_query(depth: object, batch: object, context_tokens: object, topk: obj
             raise InputError(name, value, "must be at most 1e9")
     if context_tokens is not None and not (isinstance(context_tokens, (int, float)) and 0 <= context_tokens < 1e9):
         raise InputError("context_tokens", context_tokens, "must be a number in [0, 1e9) or null")
-    if topk != 1 and not (isinstance(nodes, (int, np.integer)) and nodes >= 1):
-        raise InputError("num_draft_tokens", nodes, "must be given for a tree (topk > 1)")
+    if nodes is not None and (isinstance(nodes, bool) or not isinstance(nodes, (int, np.integer)) or nodes < 1):
+        raise InputError("num_draft_tokens", nodes, "must be a whole number >= 1 or null")
+    check_nodes(int(cast(int, depth)), int(cast(int, topk)), None if nodes is None else int(nodes))
 
 
-def _accept_length(value: object) -> tuple[float, float, float]:
-    """As (value, lo, hi), none below 1."""
+def _accept_length(value: object, depth: int) -> tuple[float, float, float]:
+    """As (value, lo, hi), none below 1 or above what ``depth`` drafts can give; rounding is forgiven."""
     estimate = value if isinstance(value, Estimate) else None
     number = estimate.value if estimate else value
     if isinstance(number, bool) or not isinstance(number, (int, float, np.floating)) or not 1 <= number < 1e6:
         raise InputError("accept_length", number, "must be a finite number >= 1 (bonus token included)")
+    most = depth + 1.0
+    if number > most * _ROUNDING:
+        rule = f"must be at most depth + 1 = {depth + 1}" if depth else "must be 1 at depth 0 (no speculation)"
+        raise InputError("accept_length", number, rule)
+    length = min(float(number), most)
     if estimate is None:
-        return float(number), float(number), float(number)
-    return estimate.value, max(estimate.lo, 1.0), estimate.hi
+        return length, length, length
+    # The ends come from interval arithmetic, which knows nothing of the depth.
+    return length, min(max(estimate.lo, 1.0), length), max(min(estimate.hi, most), length)

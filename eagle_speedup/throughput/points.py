@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import InputError
 
-__all__ = ["MeasuredPoint"]
+__all__ = ["MeasuredPoint", "check_nodes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,7 @@ class MeasuredPoint:
             raise InputError("accept_length", self.accept_length, rule)
 
     def _check_tree(self) -> None:
-        if self.topk > 1 and self.num_draft_tokens is None:
-            raise InputError("num_draft_tokens", None, "must be given for a tree (topk > 1)")
+        check_nodes(self.depth, self.topk, self.num_draft_tokens)
 
     @property
     def is_tree(self) -> bool:
@@ -121,6 +120,22 @@ class MeasuredPoint:
         """The fields that differ from their defaults, ready for YAML or JSON."""
         defaults = {f.name: f.default for f in fields(self)}
         return {k: v for k, v in asdict(self).items() if k in ("depth", "tok_s") or v != defaults[k]}
+
+
+def check_nodes(depth: int | None, topk: int, num_draft_tokens: int | None) -> None:
+    """Refuse a number of nodes that contradicts the depth: with its root, a path of ``depth`` drafts holds one more.
+
+    For a chain it is redundant, and some engines leave the root out.
+    """
+    if topk > 1 and num_draft_tokens is None:
+        raise InputError("num_draft_tokens", None, "must be given for a tree (topk > 1)")
+    if depth is None or num_draft_tokens is None or (depth == 0 and topk == 1):
+        return
+    if topk > 1 and num_draft_tokens < depth + 1:
+        raise InputError("num_draft_tokens", num_draft_tokens, f"must be at least depth + 1 = {depth + 1} for a tree")
+    if topk == 1 and num_draft_tokens not in (depth, depth + 1):
+        rule = f"must be depth + 1 = {depth + 1} for a chain, or {depth} where the root is left out"
+        raise InputError("num_draft_tokens", num_draft_tokens, rule)
 
 
 def _whole(name: str, value: object, least: int, *, optional: bool = False) -> None:

@@ -25,6 +25,8 @@ class Prior:
     """Spread of ``elasticity``."""
     elasticity_walk: float = 0.35
     """How far the elasticity moves from one octave to the next."""
+    elasticity_beyond: float = 2.0
+    """The same beyond the tokens per step that points touch, where compute may take over or experts run out."""
     draft_share: float = 0.04
     """Time of one draft step at batch 1."""
     draft_spread: float = 0.7

@@ -16,10 +16,11 @@ with the accept length, and shows in the workload's own baseline against the fas
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .checks import cliffs
 from .points import MeasuredPoint
@@ -31,6 +32,11 @@ __all__ = ["Cells", "RoundTime"]
 _OCTAVES = 12  # the curve has knots at 1, 2, 4, ... 4096 tokens per step
 _MAX_ELASTICITY = 1.4  # above 1: a cliff, where another kernel takes over
 _DRIFT = 0.22  # the elasticity's logit rises so much per octave: compute takes over from reading weights
+_FIRST_KNEE = 4  # octave, 16 tokens per step, before which no slope turns
+_SHARP_KNEE = 6  # octave before which a slope that points determine in part holds to the nearest knot
+_ORDINARY = -1.1  # logit of an elasticity of 0.35, to which it returns beyond the points,
+_RETURN = 0.5  # by so much of the way in an octave
+_CHEAPEST = -0.05  # effect of a deepest chain that still carries on to deeper ones
 _CLIFF_SPREAD = 4.0  # where the baselines show a cliff, the elasticity is left to the data
 _STEP_SPREAD = 4.0  # the step time itself is left to the data: a factor of 50 either way
 _CROWD_BATCH = 16.0  # beyond it, prefill is interleaved anyway
@@ -56,15 +62,23 @@ class Cells:
     """Index of the workload (whole numbers), -1 = one that was never measured."""
     config: Array
     """Index of the configuration (whole numbers), -1 = one that was never measured."""
+    below: Array
+    """Of a chain never measured: index of the next shallower one measured under the same conditions, -1 = none."""
+    above: Array
+    """The same for the next deeper one."""
 
     def plain(self) -> Cells:
         """The same conditions without speculation."""
         one = np.ones_like(self.batch)
-        return Cells(0 * one, one, one, self.batch, self.context, self.workload, -one)
+        return Cells(0 * one, one, one, self.batch, self.context, self.workload, -one, -one, -one)
 
     def first(self, n: int) -> Cells:
         """The first ``n`` conditions."""
-        return Cells(*(getattr(self, f.name)[:n] for f in fields(self)))
+        return self.at(slice(n))
+
+    def at(self, index: slice | NDArray[np.intp]) -> Cells:
+        """The conditions at ``index``."""
+        return Cells(*(getattr(self, f.name)[index] for f in fields(self)))
 
 
 class RoundTime:
@@ -83,6 +97,8 @@ class RoundTime:
         wall = {p.workload for p in points if p.step_ms is None}
         # A workload known by engine time alone has nothing outside decoding: its figures never held it.
         self._no_outside = np.array([w not in wall for w in self.workloads] + [not wall])
+        tokens = [p.batch * p.nodes for p in points if p.nodes is not None]
+        self._shape = _Shape(float(np.log2(max(tokens, default=1.0))), prior.curve is not None)
         self._cliffs = {int(np.log2(low)) for low, _ in cliffs(points)}
         self._alone = len(self.workloads) <= 1
         n = len(self.workloads)
@@ -122,6 +138,8 @@ class RoundTime:
                 spread[i] = by_family.get(name.rstrip("0123456789"), p.config_spread)
         if p.curve is not None:
             mean[self._at["walk1"] :][: _OCTAVES - 1] = np.diff(logits) - _DRIFT
+        known = self._shape.known
+        spread[self._at["walk1"] + known - 1 :][: max(0, _OCTAVES - known)] = p.elasticity_beyond
         for octave in self._cliffs & set(range(1, _OCTAVES - 1)):
             spread[self._at[f"walk{octave}"]] = spread[self._at[f"walk{octave + 1}"]] = _CLIFF_SPREAD
         return mean, spread
@@ -138,7 +156,24 @@ class RoundTime:
             if same.any():
                 config[np.logical_and.reduce([same, *(c == v for c, v in zip(columns[1:], key[1:], strict=True))])] = i
         names = np.array([self._workload_at.get(w, -1) for w in workload], dtype=float)
-        return Cells(depth, nodes, topk, batch, context, names, config)
+        below, above = self._neighbours(depth, (config < 0) & (topk == 1) & (depth > 0), batch, context)
+        return Cells(depth, nodes, topk, batch, context, names, config, below, above)
+
+    def _neighbours(self, depth: Array, wanted: NDArray[np.bool_], batch: Array, context: Array) -> tuple[Array, Array]:
+        """`Cells.below` and `Cells.above` of the cells ``wanted``."""
+        below, above = np.full(len(depth), -1.0), np.full(len(depth), -1.0)
+        chains: dict[tuple[float, float], list[tuple[int, int]]] = {}
+        for i, (d, topk, _, b, c) in enumerate(self.configs):
+            if topk == 1:
+                chains.setdefault((b, c), []).append((d, i))
+        for (b, c), found in chains.items():
+            at = np.flatnonzero(wanted & (batch == b) & (context == c))
+            if len(at):
+                depths, index = np.array(sorted(found)).T
+                place = np.searchsorted(depths, depth[at])
+                padded = np.array([-1, *index, -1])
+                below[at], above[at] = padded[place], padded[place + 1]
+        return below, above
 
     def cells_of(self, points: Sequence[MeasuredPoint]) -> Cells:
         """The conditions of points; a context that was not recorded counts as 0."""
@@ -155,7 +190,7 @@ class RoundTime:
             depth = np.where(np.isnan(depth), drawn, depth)
             nodes = np.where(np.isnan(nodes), drawn + 1.0, nodes)
         elastic = self.elasticity(theta)
-        total = _exp_curve(elastic, cells.batch * nodes)
+        total = self._shape.exp_curve(elastic, cells.batch * nodes)
         if cells.context.any():
             total += self._attention(theta, cells, nodes)
         if not depth.any():
@@ -163,7 +198,7 @@ class RoundTime:
 
         def beside(name: str, tokens: Array) -> Array:
             """A cost besides verification: exp(parameter) * sqrt(V(tokens))."""
-            return _exp_curve(elastic, tokens, 0.5, self._get(theta, name))
+            return self._shape.exp_curve(elastic, tokens, 0.5, self._get(theta, name))
 
         extra = depth * beside("draft", cells.batch * cells.topk) + beside("overhead", cells.batch)
         total += np.where(depth > 0, extra, 0.0)
@@ -173,6 +208,28 @@ class RoundTime:
             result += np.where(cells.topk > 1, self._get(theta, "tree"), 0.0)
         if (cells.config >= 0).any():
             result += self._effect(theta, "config", cells.config)
+        near = np.flatnonzero((cells.below >= 0) | (cells.above >= 0))
+        if len(near):
+            result[:, near] += self._between(theta, cells.at(near), result[:, near])
+        return result
+
+    def _between(self, theta: Array, cells: Cells, smooth: Array) -> Array:
+        """Effects of chains between measured depths, [n, N], from those of the neighbours; ``smooth``: without effects.
+
+        Interpolated over the smooth log time, not the depth: only so is the sum monotone wherever its ends are. A plain
+        step has no effect; beyond the deepest chain its own carries on.
+        """
+        depths = np.array([0.0, *(c[0] for c in self.configs)])
+
+        def end(index: Array) -> tuple[Array, Array]:
+            depth, none = depths[index.astype(int) + 1], np.full(len(index), -1.0)
+            there = replace(cells, depth=depth, nodes=depth + 1.0, config=none, below=none, above=none)
+            return self.log_round(theta, there), self._effect(theta, "config", index)
+
+        (start, low), (stop, high) = end(cells.below), end(np.where(cells.above < 0, cells.below, cells.above))
+        share = np.clip((smooth - start) / np.where(stop > start, stop - start, 1.0), 0.0, 1.0)
+        beyond = np.maximum(low, _CHEAPEST)  # a deepest chain much cheaper than the form contradicts it, no more
+        result: Array = np.where(cells.above < 0, beyond, low + share * (high - low))
         return result
 
     def outside(self, theta: Array, plain: Cells, log_step: Array) -> Array:
@@ -197,13 +254,15 @@ class RoundTime:
 
     def unseen_spread(self, cells: Cells) -> Array:
         """Standard deviation of the log round time that a new configuration adds, [N]."""
-        result: Array = np.where((cells.config < 0) & (cells.depth > 0), self.prior.config_spread, 0.0)
+        # To its own scatter comes that of the effects taken over: of one that carries on, or the mean of two.
+        ends = np.where(cells.above >= 0, np.sqrt(1.5), np.where(cells.below >= 0, np.sqrt(2.0), 1.0))
+        result: Array = np.where((cells.config < 0) & (cells.depth > 0), ends * self.prior.config_spread, 0.0)
         return result
 
     def elasticity(self, theta: Array) -> Array:
         """d log V / d log T of every octave of tokens per step, [n, octaves]."""
         first = self._at["level"]
-        logit = np.cumsum(theta[:, first : first + _OCTAVES], axis=1) + _DRIFT * np.arange(_OCTAVES)
+        logit = theta[:, first : first + _OCTAVES] @ self._shape.walk + self._shape.offset
         result: Array = _MAX_ELASTICITY / (1.0 + np.exp(-logit))
         return result
 
@@ -233,14 +292,47 @@ class RoundTime:
         return result
 
 
-def _exp_curve(elastic: Array, tokens: Array, power: float = 1.0, offset: Array | float = 0.0) -> Array:
-    """exp(offset) * (V(tokens) / V(1))**power, [n, N]; a number of tokens that comes often is computed once."""
-    if tokens.ndim > 1:
-        result: Array = np.exp(offset + power * _curve(elastic, tokens))
+class _Shape:
+    """How the curve's elasticity runs over the octaves: as the points have it as far as they reach, unknown beyond.
+
+    Beyond, the last slope says little: a dense model turns from free to bound by compute within two octaves, a mixture
+    of experts from steep to free once all experts are read. So the elasticity goes back to an ordinary one, with wide
+    steps (`Prior.elasticity_beyond`), and a new octave begins where the points end.
+    """
+
+    def __init__(self, reach: float, simulated: bool) -> None:
+        """``reach``: log2 of the largest tokens per step of a point; a simulated curve knows what lies beyond."""
+        end = np.ceil(reach) if reach > _SHARP_KNEE else max(_FIRST_KNEE, np.round(reach))
+        self.known = _OCTAVES if simulated else min(_OCTAVES, int(end))
+        """Octaves that follow the points."""
+        self._reach = reach if self.known < _OCTAVES and reach > _SHARP_KNEE else np.inf
+        gap = float(np.ceil(reach)) - reach
+        self._gap = gap if np.isfinite(self._reach) else 0.0
+        self.walk, self.offset = np.eye(_OCTAVES), np.zeros(_OCTAVES)
+        for octave in range(1, _OCTAVES):
+            keep, mean = (1.0, _DRIFT) if octave <= self.known else (1.0 - _RETURN, _RETURN * _ORDINARY)
+            self.walk[:, octave] += keep * self.walk[:, octave - 1]
+            self.offset[octave] = keep * self.offset[octave - 1] + mean
+
+    def exp_curve(self, elastic: Array, tokens: Array, power: float = 1.0, offset: Array | float = 0.0) -> Array:
+        """exp(offset) * (V(tokens) / V(1))**power, [n, N]; a number of tokens that comes often is computed once."""
+        if tokens.ndim > 1:
+            result: Array = np.exp(offset + power * self._curve(elastic, tokens))
+            return result
+        distinct, at = np.unique(tokens, return_inverse=True)
+        result = np.exp(offset + power * self._curve(elastic, distinct))[:, at]
         return result
-    distinct, at = np.unique(tokens, return_inverse=True)
-    result = np.exp(offset + power * _curve(elastic, distinct))[:, at]
-    return result
+
+    def _curve(self, elastic: Array, tokens: Array) -> Array:
+        """Log of V(tokens) / V(1), [n, N], from elasticities [n, octaves]; ``tokens`` is [N] or [n, N]."""
+        x = np.log2(tokens)
+        x = np.where(x > self._reach, x + self._gap, x)
+        part = np.clip(x[..., None] - np.arange(_OCTAVES), 0.0, 1.0)
+        part[..., -1] += np.maximum(x - _OCTAVES, 0.0)
+        if self._gap:  # the octave in which the points end is cut short
+            part[..., self.known - 1] = np.minimum(part[..., self.known - 1], 1.0 - self._gap)
+        result: Array = _LN2 * (elastic @ part.T if x.ndim == 1 else np.einsum("no,nio->ni", elastic, part))
+        return result
 
 
 def _logits(elasticities: Sequence[float]) -> Array:
@@ -248,15 +340,6 @@ def _logits(elasticities: Sequence[float]) -> Array:
     known = list(elasticities)[:_OCTAVES]
     share = np.clip([*known, *known[-1:] * (_OCTAVES - len(known))], 0.01, 0.9 * _MAX_ELASTICITY) / _MAX_ELASTICITY
     result: Array = np.log(share / (1.0 - share))
-    return result
-
-
-def _curve(elastic: Array, tokens: Array) -> Array:
-    """Log of V(tokens) / V(1), [n, N], from elasticities [n, octaves]; ``tokens`` is [N] or [n, N]."""
-    x = np.log2(tokens)
-    part = np.clip(x[..., None] - np.arange(_OCTAVES), 0.0, 1.0)
-    part[..., -1] += np.maximum(x - _OCTAVES, 0.0)
-    result: Array = _LN2 * (elastic @ part.T if x.ndim == 1 else np.einsum("no,nio->ni", elastic, part))
     return result
 
 

@@ -121,7 +121,7 @@ def test_grid_equals_the_single_answers():
 
 
 def test_a_large_grid_is_ordered_and_finite():
-    grid = load_calibration("kimi_k2_5_origin").model.grid(range(1, 17), range(1, 257), accept_length=[2.5] * 16)
+    grid = load_calibration("kimi_k2_5_origin").model.grid(range(1, 17), range(1, 257), accept_length=[2.0] * 16)
     for band in (grid.tok_s, grid.round_ms, grid.breakeven, grid.speedup):
         assert band.value.shape == (16, 256)
         assert np.all((band.lo <= band.value) & (band.value <= band.hi) & (band.lo > 0) & np.isfinite(band.hi))

@@ -93,8 +93,14 @@ def test_uncertain_accept_length_widens_tok_s():
 def test_range_warnings():
     model = calibrate([BASELINE, *POINTS])
     assert model.range_warnings(4) == ()
-    assert model.range_warnings(9) == ("depth 9 is outside the calibrated range 2..7",)
-    assert model.range_warnings(4, batch=8) == ("batch 8 is outside the calibrated range 1..1",)
+    assert model.range_warnings(9) == (
+        "depth 9 is outside the calibrated range 2..7",
+        "tokens per step 10 is outside the calibrated range 1..8",
+    )
+    assert model.range_warnings(4, batch=8) == (
+        "batch 8 is outside the calibrated range 1..1",
+        "tokens per step 40 is outside the calibrated range 1..8",
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,6 +117,9 @@ def test_range_warnings():
             "without speculation and at two depths (say 1 and 4), at the batch sizes that matter, and give the logs to "
             "eagle-speedup calibrate",
         ),
+        (lambda m: m.grid([], [1]), "depths = []: must hold at least one value"),
+        (lambda m: m.grid([1], []), "batches = []: must hold at least one value"),
+        (lambda m: calibrate(cast(Any, BASELINE)), "points = 'MeasuredPoint': must be a sequence of MeasuredPoint"),
         (lambda m: calibrate(cast(Any, [3])), "points[0] = 3: must be a MeasuredPoint"),
     ],
 )

@@ -46,6 +46,11 @@ def test_step_ms_wins_over_tok_s():
         ({"accept_length": 4.5}, "accept_length = 4.5: must be at most depth + 1 = 4"),
         ({"depth": 0, "accept_length": 2.0}, "accept_length = 2.0: must be 1 or null at depth 0 (no speculation)"),
         ({"topk": 2}, "num_draft_tokens = None: must be given for a tree (topk > 1)"),
+        ({"topk": 2, "num_draft_tokens": 3}, "num_draft_tokens = 3: must be at least depth + 1 = 4 for a tree"),
+        (
+            {"num_draft_tokens": 99},
+            "num_draft_tokens = 99: must be depth + 1 = 4 for a chain, or 3 where the root is left out",
+        ),
         ({"context_tokens": -1}, "context_tokens = -1: must be a number >= 0 or null"),
         ({"per_user": 1}, "per_user = 1: must be true or false"),
         ({"workload": 3}, "workload = 3: must be text or null"),
