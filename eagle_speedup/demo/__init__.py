@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def run(
     begin = time.monotonic() if begin is None else begin
     go_offline()
     require_packages()
-    print("loading PyTorch and Lightning ...", file=sys.stderr, flush=True)
+    print("loading PyTorch and Lightning ...", flush=True)
     from .flow import Options, run_demo
     from .subject import load_smollm2_subject
 

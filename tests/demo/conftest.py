@@ -29,6 +29,7 @@ STEPS = StepBudget(last_step=45, interval=5)
 CHANGES = {
     "budget": {"warm_up_share": 1e-6, "measurement_share": 1e-6},
     "held_out": {"least": 12, "most": 12, "least_served": 5},
+    "training": {"patience": 99},  # whether gains stall depends on this machine's timings, so no test may
 }
 
 
