@@ -16,6 +16,14 @@ from eagle_speedup.readers.wandb_file import counts_from_run, merge_wandb_runs, 
 from .conftest import run_tiny
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_interrupts():
+    """A shell starts background jobs with Ctrl-C ignored, and this suite may be one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_interrupted_in_training_and_resumed(subject, tmp_path, monkeypatch):
     out, count = tmp_path / "out", Deadline.on_train_batch_end
 
