@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..acceptance.checks import SHAPES
 from ..errors import InputError
 
 __all__ = ["AttributeSource", "DraftSource", "OutputsSource", "TTTBatch"]
@@ -98,11 +99,11 @@ class OutputsSource(DraftSource):
         if value is None:
             if name not in _REQUIRED:
                 return None
-            raise InputError(where, sorted(map(str, outputs)), f"must hold the key {key!r}: {_SHAPES[name]}")
+            raise InputError(where, sorted(map(str, outputs)), f"must hold the key {key!r}: {SHAPES[name]}")
         if not isinstance(value, Tensor):
-            raise InputError(f"{where}[{key!r}]", type(value).__name__, f"must be a tensor {_SHAPES[name]}")
-        if value.ndim != _SHAPES[name].count(",") + 1:
-            raise InputError(f"{where}[{key!r}].shape", tuple(value.shape), f"must be {_SHAPES[name]}")
+            raise InputError(f"{where}[{key!r}]", type(value).__name__, f"must be a tensor {SHAPES[name]}")
+        if value.ndim != SHAPES[name].count(",") + 1:
+            raise InputError(f"{where}[{key!r}].shape", tuple(value.shape), f"must be {SHAPES[name]}")
         return value.detach()
 
 
@@ -144,11 +145,3 @@ class AttributeSource(OutputsSource):
 
 
 _REQUIRED = ("draft_ids", "target_ids", "spans")
-_SHAPES = {
-    "draft_ids": "[K, B, T]",
-    "target_ids": "[B, T]",
-    "spans": "[S, 3]",
-    "sequence_index": "[B]",
-    "accept_prob": "[K, B, T]",
-    "verifier_ids": "[B, T]",
-}

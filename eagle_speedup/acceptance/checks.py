@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..errors import InputError
 
-__all__ = ["VALUE_RULES", "check_tensors", "count_broken"]
+__all__ = ["SHAPES", "VALUE_RULES", "check_tensors", "count_broken"]
 
 #: Rules about values. On an accelerator, reading them would wait for it, so they are counted there.
 VALUE_RULES = {
@@ -19,7 +19,8 @@ VALUE_RULES = {
 }
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
-_FORMS = {
+#: What every input of `TTTAcceptance.update` looks like.
+SHAPES = {
     "draft_ids": "[K, B, T]",
     "target_ids": "[B, T]",
     "spans": "[S, 3]",
@@ -40,10 +41,10 @@ def check_tensors(tensors: dict[str, Tensor | None], ttt_steps: int, device: tor
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     for name in ("draft_ids", "target_ids", "spans"):
         if name not in given:
-            raise InputError(name, None, f"must be a tensor {_FORMS[name]}")
+            raise InputError(name, None, f"must be a tensor {SHAPES[name]}")
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
-            raise InputError(name, type(tensor).__name__, f"must be a tensor {_FORMS[name]}")
+            raise InputError(name, type(tensor).__name__, f"must be a tensor {SHAPES[name]}")
         if name == "accept_prob":
             if not tensor.is_floating_point():
                 raise InputError("accept_prob.dtype", tensor.dtype, "must be a floating-point type")
@@ -58,9 +59,9 @@ def check_tensors(tensors: dict[str, Tensor | None], ttt_steps: int, device: tor
     for name, tensor in given.items():
         if name == "spans":
             continue
-        shape = [sizes[axis] for axis in _FORMS[name].strip("[]").split(", ")]
+        shape = [sizes[axis] for axis in SHAPES[name].strip("[]").split(", ")]
         if list(tensor.shape) != shape:
-            raise InputError(f"{name}.shape", tuple(tensor.shape), f"must be {_FORMS[name]} = {shape}")
+            raise InputError(f"{name}.shape", tuple(tensor.shape), f"must be {SHAPES[name]} = {shape}")
         if tensor.device != device and name != "sequence_index":
             raise InputError(f"{name}.device", tensor.device, f"must be {device}, as the metric (see metric.to)")
     if not target.numel() and len(given["spans"]):
