@@ -40,16 +40,13 @@ class KVCache:
             )
         self.lengths = wanted
 
-    def copy(self, capacity: int) -> KVCache:
-        """A cache of its own with the same positions and room for `capacity`."""
-        layers, (batch, kv_heads, _, head_dim) = len(self.keys), self.keys[0].shape
-        twin = KVCache(layers, batch, kv_heads, capacity, head_dim, self.keys[0].device)
-        held = max(self.lengths)
-        for mine, its in ((self.keys, twin.keys), (self.values, twin.values)):
-            for source, target in zip(mine, its, strict=True):
+    def copy_from(self, other: KVCache) -> None:
+        """Hold the positions of another cache of the same model and batch; its capacity may be smaller."""
+        held = max(other.lengths)
+        for mine, its in ((self.keys, other.keys), (self.values, other.values)):
+            for target, source in zip(mine, its, strict=True):
                 target[:, :, :held] = source[:, :, :held]
-        twin.lengths = list(self.lengths)
-        return twin
+        self.lengths = list(other.lengths)
 
     def plan(self, new: int) -> CachePlan:
         """Where `new` positions a row go, and what they may attend to; then advances `lengths`."""

@@ -301,10 +301,8 @@ class _Run:
             raise InputError("prompts", f"taps of width {width}", f"must be read with the drafter's taps {taps}")
         self._max_new, self._eos = max_new, eos_id
         lengths = [len(p) for p in self.read.prompts]
-        capacity = max(lengths) + max_new + depth + 1
-        if capacity > verifier.config.max_positions:
-            raise InputError("max_new", max_new, f"must leave room in max_positions = {verifier.config.max_positions}")
-        self.cache = self.read.cache.copy(capacity)
+        self.cache: KVCache = verifier.new_cache(len(lengths), max(lengths) + max_new + depth + 1)
+        self.cache.copy_from(self.read.cache)
         self._result = DecodeResult([Answer(n) for n in lengths], depth, len(lengths))
         self.live = list(range(len(lengths)))
 
