@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SpeedupMonitor"]
 
-_OFF_POLICY_WARNING = 0.05  # bfloat16 noise alone makes 1 to 2 %
-
 
 class SpeedupMonitor(Callback):
     """Logs accept length, tok/s and speedup with intervals at every validation, under exact names.
@@ -216,8 +214,7 @@ class SpeedupMonitor(Callback):
             return zero_values(self.name, self._keys_seen)
         for warning in self.last.warnings:
             self._tell(f"{warning} (calibration {self.calibration.name})", info=True)
-        # Sampled text differs from the verifier's argmax by nature.
-        if self.mode == "greedy" and (self.profile.off_policy_rate or 0.0) > _OFF_POLICY_WARNING:
+        if self.profile.is_off_policy:
             rate = f"{100 * (self.profile.off_policy_rate or 0.0):.0f} %"
             self._tell(
                 f"the verifier would not have written {rate} of the validation tokens: accept length understated"

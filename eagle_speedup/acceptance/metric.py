@@ -23,7 +23,6 @@ __all__ = ["TTTAcceptance"]
 
 _MODES = ("greedy", "onehot", "rejection")
 _FAULTS = (*(("spans", rule) for rule in SPAN_RULES), *VALUE_RULES.items())
-_OFF_POLICY_WARNING = 0.05  # bfloat16 noise alone makes 1 to 2 %
 
 
 class TTTAcceptance(Metric):
@@ -259,9 +258,9 @@ class TTTAcceptance(Metric):
     def compute(self) -> AcceptanceProfile:
         """The profile of all batches of all processes; warns where the verifier would not have written the text."""
         profile = AcceptanceProfile(self.counts(), self.mode, self.level, self.knows_draft_vocab)
-        rate = profile.off_policy_rate or 0.0
-        if self.mode == "greedy" and rate > _OFF_POLICY_WARNING:  # sampled text differs from the argmax by nature
-            text = f"the verifier would not have written {rate:.0%} of the tokens: accept length understated"
+        if profile.is_off_policy:
+            rate = f"{profile.off_policy_rate:.0%}"
+            text = f"the verifier would not have written {rate} of the tokens: accept length understated"
             warnings.warn(text, UserWarning, stacklevel=2)
         return profile
 

@@ -16,6 +16,8 @@ from .counts import AcceptanceCounts
 
 __all__ = ["AcceptanceProfile"]
 
+_OFF_POLICY = 0.05  # bfloat16 noise alone makes 1 to 2 %
+
 
 def _ratio(numerator: npt.ArrayLike, denominator: npt.ArrayLike) -> FloatArray:
     """Quotient; NaN where nothing was counted."""
@@ -106,6 +108,14 @@ class AcceptanceProfile:
         """
         compared = self.counts.compared.sum()
         return float(self.counts.disagreed.sum() / compared) if compared else None
+
+    @property
+    def is_off_policy(self) -> bool:
+        """Whether so much of the text is not the verifier's own that the accept length is understated.
+
+        Only for ``greedy``: sampled text differs from the argmax by nature.
+        """
+        return self.mode == "greedy" and (self.off_policy_rate or 0.0) > _OFF_POLICY
 
     def accepted_histogram(self, depth: int) -> tuple[int | float, ...]:
         """Rounds that accept exactly 0, 1, .., depth drafts."""
