@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from eagle_speedup.acceptance import TTTAcceptance
+from eagle_speedup.acceptance import TTTAcceptance, spans_from_mask
 from eagle_speedup.errors import InputError
+from eagle_speedup.projection.textbook import AcceptLengthCurve
 
 
 def drafts_from_hits(hits, target):
@@ -117,21 +118,21 @@ def test_targets_inside_the_draft_vocabulary_differ():
     assert served.step_acc[0] == 4 / 6 != 4 / (6 - 2)
 
 
+# vllm-project/speculators#624, #902: masks over EAGLE's slots under which a perfect drafter was scored .75 and .5.
 MASKS = {
-    "prompt2_answer4": [(0, 2, 5)],
-    "answer4_pad2": [(0, 0, 3)],
-    "two_turns": [(0, 1, 3), (0, 6, 8)],
+    "prompt2_answer4": [0, 0, 1, 1, 1, 1],
+    "answer4_pad2": [1, 1, 1, 1, 0, 0],
+    "two_turns": [0, 1, 1, 1, 0, 0, 1, 1, 1],
 }
 
 
 @pytest.mark.parametrize("name", MASKS)
 def test_perfect_drafter_scores_one_at_every_step(name):
-    # vllm-project/speculators#624, #902: masks under which a perfect drafter was scored 0.75 and 0.5.
-    target = list(range(10))
-    profile = profile_of([[1] * 10] * 3, target, MASKS[name])
-    reachable = [k for k in range(3) if any(last - first > k for _, first, last in MASKS[name])]
-    for k in reachable:
-        assert profile.full_acc[k] == profile.cond_acc[k] == profile.step_acc[k] == 1.0
+    mask = torch.tensor([[*MASKS[name], 0, 0]])  # the last slot drafts the token two further on
+    spans = spans_from_mask(mask, mask_on="slot")
+    profile = profile_of([[1] * mask.shape[1]] * 3, list(range(mask.shape[1])), spans.tolist())
+    assert profile.full_acc == profile.cond_acc == profile.step_acc == (1.0, 1.0, 1.0)
+    assert AcceptLengthCurve.from_full_acc(profile.full_acc).accept_length(3).value == 4.0
     assert profile.accepted_histogram(3)[0] == 0
 
 
