@@ -30,6 +30,8 @@ class Export:
     """(lowest batch size, highest, draft tokens); empty without batch sizes."""
     lengths: tuple[Estimate, ...]
     """Accept length at depth 1, 2, .."""
+    given_depth: int
+    """TTT steps that were given: deeper lengths are extrapolated."""
     fingerprint: str
     """Of the calibration."""
     warnings: tuple[str, ...]
@@ -61,12 +63,13 @@ class Export:
         )
 
     def table(self) -> str:
-        """CSV: depth, accept length with its interval, and what the last draft of that depth adds."""
-        rows = ["depth,accept_length,lo,hi,accepted_at_last_position"]
+        """CSV: depth, accept length with its interval, what its last draft adds, extrapolated (0 or 1)."""
+        rows = ["depth,accept_length,lo,hi,accepted_at_last_position,extrapolated"]
         before = 1.0
         for index, length in enumerate(self.lengths):
             gain = max(0.0, length.value - before)
-            rows.append(f"{index + 1},{length.value:.4f},{length.lo:.4f},{length.hi:.4f},{gain:.4f}")
+            beyond = int(index >= self.given_depth)
+            rows.append(f"{index + 1},{length.value:.4f},{length.lo:.4f},{length.hi:.4f},{gain:.4f},{beyond}")
             before = length.value
         return "\n".join(rows)
 
@@ -78,6 +81,7 @@ class Export:
             "sglang": {"flags": self.sglang()},
             "schedule": self.schedule,
             "accept_length": {str(index + 1): length for index, length in enumerate(self.lengths)},
+            "accept_length_extrapolated_beyond": self.given_depth,
             "fingerprint": self.fingerprint,
             "warnings": self.warnings,
         }
@@ -103,11 +107,11 @@ def build_export(
     schedule = _schedule([(row.batch, row.best_depth) for row in rows])
     warnings = [*calibration.model.range_warnings(max(depth, 1), batch, context_tokens)]
     warnings += [warning for row in rows for warning in row.warnings]
-    if depth > given.lengths.ttt_steps:
-        warnings.append(
-            f"depth {depth} is extrapolated: beyond the {given.lengths.ttt_steps} TTT steps that were given"
-        )
-    return Export(drafter, depth, schedule, lengths, calibration.fingerprint, tuple(dict.fromkeys(warnings)))
+    steps = given.lengths.ttt_steps
+    if depth > steps:
+        warnings.append(f"depth {depth} is extrapolated: beyond the {steps} TTT steps that were given")
+    unique = tuple(dict.fromkeys(warnings))
+    return Export(drafter, depth, schedule, lengths, steps, calibration.fingerprint, unique)
 
 
 def _schedule(best: Sequence[tuple[int, int]]) -> tuple[tuple[int, int, int], ...]:

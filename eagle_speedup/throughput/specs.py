@@ -133,6 +133,8 @@ def config_path(group: str, name_or_path: str | Path) -> Path:
             return Path(str(files("eagle_speedup.configs") / group / f"{text}.yaml"))
         if not Path(text).is_file():
             raise InputError(group, text, f"unknown name{suggest(text, config_names(group))}")
+    if Path(text).is_dir():
+        raise InputError(group, text, "is a folder, must be a name or a file")
     return Path(text)
 
 

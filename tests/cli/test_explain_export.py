@@ -141,10 +141,10 @@ class TestExport:
 
     def test_table(self, cli):
         rows = [line.split(",") for line in cli.output("export", *ON_ORIGIN, "--format", "table").splitlines()]
-        assert rows[0] == ["depth", "accept_length", "lo", "hi", "accepted_at_last_position"]
+        assert rows[0] == ["depth", "accept_length", "lo", "hi", "accepted_at_last_position", "extrapolated"]
         assert [float(row[1]) for row in rows[1:6]] == pytest.approx([1.742, 2.212, 2.502, 2.652, 2.749])
         assert [float(row[4]) for row in rows[1:6]] == pytest.approx([0.742, 0.47, 0.29, 0.15, 0.097], abs=1e-4)
-        assert len(rows) == 17
+        assert [row[5] for row in rows[1:]] == ["0"] * 5 + ["1"] * 11
 
     def test_a_drafter_that_does_not_gain(self, cli):
         for name in ("vllm", "sglang"):

@@ -95,6 +95,7 @@ def test_calibration(cli, tmp_path):
     assert ask("kimi_k2_5_orign") == "calibration = 'kimi_k2_5_orign': unknown name; did you mean 'kimi_k2_5_origin'?"
     assert "No such file or directory" in ask(tmp_path / "none.yaml")
     assert ask("") == "calibration = '': must be a name or a file"
+    assert ask(tmp_path) == f"calibration = '{tmp_path}': is a folder, must be a name or a file"
     bad = tmp_path / "bad.yaml"
     bad.write_text("name: x\npionts: []\n")
     assert ask(bad) == "pionts = []: unknown key; did you mean 'points'?"
