@@ -21,7 +21,7 @@ from .rounds import Cells, RoundTime
 
 __all__ = ["ThroughputModel", "calibrate"]
 
-MODEL_VERSION = 4  # part of every fingerprint: another formula is another calibration
+MODEL_VERSION = 5  # part of every fingerprint: another formula is another calibration
 _N_DRAWS = 400
 _LARGEST = 10**9
 _ROUNDING = 1.0 + 1e-6  # an accept length averaged in single precision may exceed its limit by so much
@@ -299,7 +299,8 @@ def _fit(form: RoundTime, points: Sequence[MeasuredPoint], prior: Prior) -> Fit:
 
     level = float(np.sort(observed + np.log(accept))[len(observed) // 2]) if len(observed) else 0.0
     mean, spread = form.prior_moments(level)
-    return fit_map(Problem(predict, observed, weight, mean, spread, form.scatters, prior.noise))
+    problem = Problem(predict, observed, weight, mean, spread, form.scatters, prior.noise)
+    return fit_map(problem, form.first_guess(points, mean))
 
 
 def fingerprint(points: Sequence[MeasuredPoint], prior: Prior) -> str:

@@ -110,10 +110,13 @@ class Fit:
         return result
 
 
-def fit_map(problem: Problem) -> Fit:
-    """Fit ``observed ~ predict(theta) + noise``, ``theta ~ N(prior_mean, prior_sd**2)``, and how much both scatter."""
+def fit_map(problem: Problem, start: Array) -> Fit:
+    """Fit ``observed ~ predict(theta) + noise``, ``theta ~ N(prior_mean, prior_sd**2)``, and how much both scatter.
+
+    ``start``: parameters [P] to begin from.
+    """
     # From a wide scatter down: a point that only looks wild from afar is not given up before the fit comes near it.
-    theta, scatter, damping, now = problem.prior_mean.copy(), _START, 1e-3, problem.scattered(_START)
+    theta, scatter, damping, now = start, _START, 1e-3, problem.scattered(_START)
     for _ in range(_MAX_STEPS):
         fitted, jacobian = _linearise(now.predict, theta)
         cost = now.cost_of(fitted[None], theta[None])[0]

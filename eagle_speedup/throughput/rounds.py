@@ -144,6 +144,28 @@ class RoundTime:
             spread[self._at[f"walk{octave}"]] = spread[self._at[f"walk{octave + 1}"]] = _CLIFF_SPREAD
         return mean, spread
 
+    def first_guess(self, points: Sequence[MeasuredPoint], prior_mean: Array) -> Array:
+        """Parameters to begin a fit from, [P]: as believed, and each workload's time outside decoding as its baseline
+        shows it beside the fastest of the same batch and context.
+
+        From the belief alone (near 0) a fit may not find a large share: the exponential is flat there, and the baseline
+        passes for an outlier.
+        """
+        baselines: dict[tuple[int, float | None], dict[str | None, float]] = {}
+        for p in points:
+            if p.depth == 0 and p.step_ms is None and p.token_ms:
+                times = baselines.setdefault((p.batch, p.context_tokens), {})
+                times[p.workload] = min(p.token_ms, times.get(p.workload, np.inf))
+        guess = prior_mean.copy()
+        for (batch, _), times in baselines.items():
+            fastest = min(times.values())
+            for workload, time in times.items():
+                if time > fastest:
+                    share = np.log(time / fastest - 1.0) - self._crowding(float(batch))
+                    i = self._at[f"outside{self._workload_at[workload]}"]
+                    guess[i] = max(guess[i], share - prior_mean[self._at["outside"]])
+        return guess
+
     def cells(
         self, depth: Array, nodes: Array, topk: Array, batch: Array, context: Array, workload: Sequence[str | None]
     ) -> Cells:
@@ -242,9 +264,14 @@ class RoundTime:
             new = np.random.default_rng(7).standard_normal((len(theta), 1)) * self._outside_spread()
             new[0] = 0.0
             share = np.where(index < 0, share + new, share)
+        crowded = share + self._crowding(plain.batch)
+        result: Array = np.where(self._no_outside[index], 0.0, np.exp(crowded + log_step))
+        return result
+
+    def _crowding(self, batch: Array | float) -> Array:
+        """Log factor on the share outside decoding at a batch size."""
         power = 0.0 if self._alone else self.prior.outside_crowding
-        crowd = power * np.log(np.minimum(plain.batch, _CROWD_BATCH))
-        result: Array = np.where(self._no_outside[index], 0.0, np.exp(share + crowd + log_step))
+        result: Array = power * np.log(np.minimum(batch, _CROWD_BATCH))
         return result
 
     def workload_effect(self, theta: Array, cells: Cells) -> Array:
