@@ -18,7 +18,7 @@ from ..acceptance import AcceptanceProfile
 from ..acceptance.mix import mix_profiles
 from ..errors import InputError
 from ..estimate import Estimate
-from ..projection import SpeedupProjection, project
+from ..projection import AcceptLengths, SpeedupProjection, project
 from ..throughput import Calibration, load_calibration
 from ..training import Validation, best, comparable, crossed_breakeven, forecast_curve
 from ._counting import ValidationCounter, val_loaders
@@ -49,6 +49,8 @@ class SpeedupMonitor(Callback):
         depth: draft depth that will be served; None = the fastest one at each validation.
         batch: requests in flight.
         context_tokens: context per request; None = as calibrated.
+        workload: traffic, as the calibration's points name it, whose time outside decoding (prefill, ragged ends) is
+            counted in; None = the one closest to decoding alone.
         source: where the ids come from; default: the output of ``validation_step``.
         max_depth: largest depth to walk and tabulate; default: the TTT steps, or ``depth`` where that is larger.
         mode: how drafts will be accepted: ``greedy``, ``onehot`` or ``rejection``.
@@ -78,6 +80,7 @@ class SpeedupMonitor(Callback):
         depth: int | None = None,
         batch: int = 1,
         context_tokens: float | None = None,
+        workload: str | None = None,
         source: DraftSource | None = None,
         max_depth: int | None = None,
         mode: str = "greedy",
@@ -93,6 +96,7 @@ class SpeedupMonitor(Callback):
         self.depth = depth
         self.batch = batch
         self.context_tokens = context_tokens
+        self.workload = workload
         self.source = source or OutputsSource()
         self.mode = mode
         self.name = name
@@ -121,9 +125,7 @@ class SpeedupMonitor(Callback):
 
     def project(self, profile: AcceptanceProfile, batch: int | None = None) -> SpeedupProjection:
         """Project a profile as this monitor does (another batch size on demand)."""
-        batch = self.batch if batch is None else batch
-        options: dict[str, Any] = {"depth": self.depth, "batch": batch, "context_tokens": self.context_tokens}
-        return project(profile, self.calibration, max_depth=profile.max_depth, **options)
+        return self._projected(profile, self.batch if batch is None else batch)
 
     # ---- a run begins and ends ----
 
@@ -240,8 +242,18 @@ class SpeedupMonitor(Callback):
         curve = forecast_curve([v.global_step for v in usable], [v.profile for v in usable], end)
         if math.isnan(curve.accept_length(1).value):
             return None
-        options: dict[str, Any] = {"depth": self.depth, "batch": self.batch, "context_tokens": self.context_tokens}
-        return project(curve, self.calibration, max_depth=curve.max_depth, **options).tok_s
+        return self._projected(curve, self.batch).tok_s
+
+    def _projected(self, lengths: AcceptLengths, batch: int) -> SpeedupProjection:
+        return project(
+            lengths,
+            self.calibration,
+            depth=self.depth,
+            batch=batch,
+            context_tokens=self.context_tokens,
+            workload=self.workload,
+            max_depth=lengths.max_depth,
+        )
 
     def _remember(self, validation: Validation) -> None:
         if self.history and self.history[-1].global_step >= validation.global_step:

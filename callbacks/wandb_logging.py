@@ -41,6 +41,7 @@ class WandbReport:
             "depth": monitor.depth,
             "batch": monitor.batch,
             "context_tokens": monitor.context_tokens,
+            "workload": monitor.workload,
             "mode": monitor.mode,
             "validation_sets": list(monitor.validation_sets),
         }

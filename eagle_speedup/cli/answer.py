@@ -110,6 +110,7 @@ class Answer:
             "depth": p.depth,
             "batch": p.batch,
             "context_tokens": p.context_tokens,
+            "workload": p.workload,
             "calibration": self.calibration.name,
             "fingerprint": p.fingerprint,
             "given": {"kind": given.kind, "values": given.values, "source": given.source},
@@ -155,6 +156,7 @@ def answer(
     depth: int | None = None,
     batch: int = 1,
     context_tokens: float | None = None,
+    workload: str | None = None,
     batches: Sequence[int] = (),
     want_tok_s: float | None = None,
     served_first_step: float | None = None,
@@ -167,6 +169,7 @@ def answer(
         depth: draft depth of the headline; default: the steps that were given, since that is what was measured.
         batch: requests decoded together.
         context_tokens: context per request; None = as calibrated.
+        workload: traffic, as the calibration's points name it; None = the one closest to decoding alone.
         batches: batch sizes to find the best depth for.
         want_tok_s: a wished tok/s.
         served_first_step: acceptance of the first draft position as an engine prints it.
@@ -178,7 +181,13 @@ def answer(
     given.lengths.accept_length(depth)  # refuses a depth out of range before anything is computed
     last = max(depth, given.table_depth)
     projection = project(
-        given.lengths, calibration, depth=depth, batch=batch, context_tokens=context_tokens, max_depth=last
+        given.lengths,
+        calibration,
+        depth=depth,
+        batch=batch,
+        context_tokens=context_tokens,
+        workload=workload,
+        max_depth=last,
     )
     worth = point_worth(given, projection)
     return Answer(
@@ -186,11 +195,11 @@ def answer(
         calibration=calibration,
         projection=projection,
         rules=simple_rules(calibration, batch),
-        baseline=baselines_at(calibration, [batch], context_tokens)[0],
+        baseline=baselines_at(calibration, [batch], context_tokens, workload)[0],
         verdict=_verdict(projection),
         limit=_limit(given),
         worth=worth,
-        by_batch=batch_rows(given, calibration, batches, context_tokens),
+        by_batch=batch_rows(given, calibration, batches, context_tokens, workload),
         wish=None if want_tok_s is None else wish(projection, want_tok_s),
         served=None if served_first_step is None else check_served(given.full_acc[0], served_first_step),
         what_would_change_it=_levers(projection, worth),

@@ -22,9 +22,12 @@ class Baseline:
 
 
 def baselines_at(
-    calibration: Calibration, batches: Sequence[int], context_tokens: float | None = None
+    calibration: Calibration,
+    batches: Sequence[int],
+    context_tokens: float | None = None,
+    workload: str | None = None,
 ) -> tuple[Baseline, ...]:
-    """The baseline at each batch size and at a context (None = as calibrated)."""
-    measured = {p.batch for p in calibration.points if p.depth == 0}
-    tok_s = calibration.model.grid([0], batches, context_tokens, [1.0]).tok_s
+    """The baseline at each batch size, at a context and of a workload (None = as calibrated)."""
+    measured = {p.batch for p in calibration.points if p.depth == 0 and workload in (None, p.workload)}
+    tok_s = calibration.model.grid([0], batches, context_tokens, [1.0], workload).tok_s
     return tuple(Baseline(tok_s.at(0, column), batch in measured) for column, batch in enumerate(batches))

@@ -47,9 +47,10 @@ def _headline(console: Console, answer: Answer) -> None:
         f"{_decision(answer)}{_better(answer)}"
     )
     context = "as calibrated" if p.context_tokens is None else f"{p.context_tokens:g} tokens"
+    workload = "" if p.workload is None else f", workload {p.workload}"
     console.print(c.title or c.name, markup=False)
     console.print(
-        f"calibration {c.name}, fingerprint {p.fingerprint}; batch {p.batch}, context {context}",
+        f"calibration {c.name}, fingerprint {p.fingerprint}; batch {p.batch}, context {context}{workload}",
         style="dim",
         markup=False,
     )

@@ -67,15 +67,19 @@ class Wish:
 
 
 def batch_rows(
-    given: Given, calibration: Calibration, batches: Sequence[int], context_tokens: float | None
+    given: Given,
+    calibration: Calibration,
+    batches: Sequence[int],
+    context_tokens: float | None,
+    workload: str | None = None,
 ) -> tuple[BatchRow, ...]:
     """The best depth, up to the given steps, at each batch size."""
     if not batches:
         return ()
     depths = range(1, min(given.lengths.ttt_steps, given.lengths.max_depth) + 1)
     lengths = [_bounded(given.lengths.accept_length(depth), depth) for depth in depths]
-    grid = calibration.model.grid(depths, batches, context_tokens, lengths)
-    baselines = baselines_at(calibration, batches, context_tokens)
+    grid = calibration.model.grid(depths, batches, context_tokens, lengths, workload)
+    baselines = baselines_at(calibration, batches, context_tokens, workload)
     rows = []
     for column, batch in enumerate(batches):
         row = max(range(len(depths)), key=lambda i: grid.tok_s.at(i, column).value)
@@ -89,7 +93,7 @@ def batch_rows(
                 ratio=ratio,
                 breakeven=grid.breakeven.at(row, column),
                 tok_s_by_depth=tuple(grid.tok_s.at(i, column) for i in range(len(depths))),
-                warnings=calibration.model.range_warnings(depths[row], batch, context_tokens),
+                warnings=calibration.model.range_warnings(depths[row], batch, context_tokens, workload),
                 baseline=baselines[column],
             )
         )

@@ -63,6 +63,8 @@ class SpeedupProjection:
     """What a reader must know before trusting the figures."""
     measured_steps: int | None = None
     """Depth up to which the accept lengths were measured; None = all of ``by_depth``."""
+    workload: str | None = None
+    """Traffic whose share outside decoding is counted; None = the one of the calibration's fastest baseline."""
 
     @property
     def best_measured_depth(self) -> int:
@@ -119,6 +121,7 @@ def project(
     depth: int | None = None,
     batch: int = 1,
     context_tokens: float | None = None,
+    workload: str | None = None,
     max_depth: int | None = None,
 ) -> SpeedupProjection:
     """Project what the calibrated node serves.
@@ -129,6 +132,8 @@ def project(
         depth: draft depth of the headline; None = the one of the highest tok/s.
         batch: requests in flight.
         context_tokens: context per request; None = as calibrated.
+        workload: data set or traffic, as the calibration's points name it: its own share of time outside decoding is
+            then in tok/s and speedup. None = the workload of the fastest baseline, the closest to decoding alone.
         max_depth: largest depth of ``by_depth``; default: the measured steps, or ``depth`` where that is larger.
 
     Raises:
@@ -137,11 +142,22 @@ def project(
     measured = min(lengths.ttt_steps, lengths.max_depth)
     depths = range(1, max(depth or 1, max_depth or measured) + 1)
     usable = {d: _usable(lengths.accept_length(d), d) for d in depths}
-    by_depth = _over_depths(usable, calibration, batch, context_tokens)
+    model = calibration.model
+    grid = model.grid(list(depths), [batch], context_tokens, usable, workload=workload)
+    by_depth = tuple(
+        DepthProjection(
+            depth=depth,
+            accept_length=usable[depth],
+            round_ms=grid.round_ms.at(row, 0),
+            tok_s=grid.tok_s.at(row, 0),
+            ratio=grid.speedup.at(row, 0),
+            breakeven=grid.breakeven.at(row, 0),
+        )
+        for row, depth in enumerate(depths)
+    )
     fastest = max(by_depth, key=lambda p: p.tok_s.value)
     headline = fastest if depth is None else by_depth[depth - 1]
-    model = calibration.model
-    warnings = (*model.warnings, *model.range_warnings(headline.depth, batch, context_tokens))
+    warnings = (*model.warnings, *model.range_warnings(headline.depth, batch, context_tokens, workload))
     if headline.depth > lengths.ttt_steps:
         warnings += (f"depth {headline.depth} is beyond the {lengths.ttt_steps} TTT steps that were run",)
     return SpeedupProjection(
@@ -153,23 +169,7 @@ def project(
         fingerprint=calibration.fingerprint,
         warnings=warnings,
         measured_steps=measured,
-    )
-
-
-def _over_depths(
-    lengths: dict[int, Estimate], calibration: Calibration, batch: int, context_tokens: float | None
-) -> tuple[DepthProjection, ...]:
-    grid = calibration.model.grid(list(lengths), [batch], context_tokens, lengths)
-    return tuple(
-        DepthProjection(
-            depth=depth,
-            accept_length=accept_length,
-            round_ms=grid.round_ms.at(row, 0),
-            tok_s=grid.tok_s.at(row, 0),
-            ratio=grid.speedup.at(row, 0),
-            breakeven=grid.breakeven.at(row, 0),
-        )
-        for row, (depth, accept_length) in enumerate(lengths.items())
+        workload=workload,
     )
 
 

@@ -40,9 +40,9 @@ def inconsistency(points: Sequence[MeasuredPoint]) -> str | None:
             if share < worst:
                 worst, where = share, p
     if where is not None:
-        place = f"depth {where.depth}, batch {where.batch}" + (f", {where.workload}" if where.workload else "")
         return (
-            f"a round takes {worst:.2f} of a plain step at {place}, though it contains one: baseline of another setup"
+            f"a round takes {worst:.2f} of a plain step at {_place(where)}, though it contains one: baseline of "
+            "another setup"
         )
     groups: dict[tuple[int, float | None], list[float]] = {}
     for (batch, context, _), token_ms in plain.items():
@@ -103,13 +103,18 @@ def fit_warnings(
         out.append("fewer than two depths measured: the split into fixed and per-draft cost is a prior")
     for point, residual in zip(usable, residuals, strict=True):
         if abs(residual) > max(_SIGMA * noise, _OUTLIER):
-            out.append(f"outlier: depth {point.depth}, batch {point.batch} is {residual:+.0%} off the fit")
+            out.append(f"outlier: {_place(point)} is {residual:+.0%} off the fit")
     if scatter > _RESTLESS:
         out.append(
             f"the points scatter {scatter:.1f} times as much as usual, about {noise:.0%} each: repeat some of them"
         )
     out += [f"cliff suspected between {low} and {high} tokens per step" for low, high in cliffs(usable)]
     return tuple(out)
+
+
+def _place(point: MeasuredPoint) -> str:
+    tree = f"tree of {point.num_draft_tokens} tokens" if point.is_tree else None
+    return ", ".join(filter(None, (f"depth {point.depth}", tree, f"batch {point.batch}", point.workload)))
 
 
 def check_range(
@@ -142,8 +147,9 @@ def check_range(
             out.append(f"{name} {value:g} is outside the calibrated range {min(found):g}..{max(found):g}")
     if tree and rounds and not any(p.is_tree for p in rounds):
         out.append("no tree was measured, only chains")
-    if workload is not None and points and workload not in {p.workload for p in points}:
-        out.append(f"workload {workload!r} was not measured")
+    known = sorted({p.workload for p in points if p.workload is not None})
+    if workload is not None and points and workload not in known:
+        out.append(f"workload {workload!r} was not measured" + (f", only {', '.join(known)}" if known else ""))
     return tuple(out)
 
 

@@ -26,8 +26,8 @@ KEYS |= {
 }
 
 
-def monitor(**options):
-    return SpeedupMonitor(toy_calibration(), **options)
+def monitor(calibration=None, **options):
+    return SpeedupMonitor(calibration or toy_calibration(), **options)
 
 
 def csv_rows(logger, key="speedup/tok_s"):
@@ -106,6 +106,15 @@ def test_fixed_depth_batch_and_name(tmp_path):
     assert row["b4/tok_s"] > row["b1/tok_s"]
     with pytest.raises(RuntimeError, match="must be unique"):  # by Lightning, from the state key
         fit(tmp_path, [monitor(name="b4"), monitor(name="b4")])
+
+
+def test_a_workload_of_the_calibration(tmp_path):
+    callback = monitor("qwen3_235b_a22b_h200", depth=3, batch=8, workload="gsm8k")
+    fit(tmp_path, [callback], logger=CSVLogger(tmp_path), max_steps=2)
+    model, length = callback.calibration.model, callback.last.accept_length
+    assert callback.last.workload == "gsm8k"
+    assert callback.last.tok_s.value == pytest.approx(model.tok_s(length, 3, 8, workload="gsm8k").value)
+    assert callback.last.tok_s.value < 0.95 * model.tok_s(length, 3, 8).value
 
 
 def test_named_validation_sets_pool_to_the_headline(tmp_path):

@@ -40,9 +40,9 @@ def test_more_depth_can_not_give_three(cli):
 def test_keys_are_the_documented_ones(cli):
     data = cli.json(*ASK)
     assert set(data) == {
-        "schema", "depth", "batch", "context_tokens", "calibration", "fingerprint", "given", "full_acc",
-        "conditionals", "accept_length", "bracket", "optimistic", "linear", "calibrated", "verdict", "by_depth",
-        "best_depth", "best_beyond", "by_batch", "limit", "worth_of_a_point", "wish", "served",
+        "schema", "depth", "batch", "context_tokens", "workload", "calibration", "fingerprint", "given",
+        "full_acc", "conditionals", "accept_length", "bracket", "optimistic", "linear", "calibrated", "verdict",
+        "by_depth", "best_depth", "best_beyond", "by_batch", "limit", "worth_of_a_point", "wish", "served",
         "what_would_change_it", "warnings",
     }  # fmt: skip
     assert set(data["calibrated"]) == {
@@ -53,6 +53,17 @@ def test_keys_are_the_documented_ones(cli):
     }  # fmt: skip
     help_text = cli.text("estimate", "--help")
     assert all(key in help_text for key in data if key != "schema")
+
+
+def test_a_workload_of_the_calibration(cli):
+    ask = ("estimate", "--full-acc", ".7,.45,.3", "-c", "qwen3_235b_a22b_h200", "-b", "8")
+    for name, baseline in (("gsm8k", 469.13), ("humaneval", 553.05)):  # as published
+        data = cli.json(*ask, "--workload", name)
+        assert data["workload"] == name and data["calibrated"]["baseline"]["measured"]
+        assert data["calibrated"]["baseline_tok_s"] == pytest.approx(baseline, rel=0.03)
+    assert "workload humaneval" in cli.text(*ask, "--workload", "humaneval")
+    assert cli.json(*ask)["workload"] is None
+    assert any("workload 'chat' was not measured" in w for w in cli.json(*ask, "--workload", "chat")["warnings"])
 
 
 def test_headline_is_the_calibrated_figure(cli):

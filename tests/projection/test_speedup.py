@@ -47,6 +47,30 @@ def test_a_drafter_below_breakeven_has_no_best_depth():
     assert projection.depth == 1
 
 
+@pytest.mark.parametrize("baseline", [90.0, 80.0, 60.0])
+def test_a_workload_brings_its_own_time_outside_decoding(baseline):
+    """Known from its baseline alone: what that takes more per token than the fastest one no draft shortens."""
+    points = [dataclasses.replace(p, workload="chat") for p in POINTS]
+    calibration = Calibration("two", (*points, MeasuredPoint(0, baseline, workload="reports")))
+    curve = AcceptLengthCurve.from_full_acc([0.8, 0.4, 0.2, 0.12, 0.08])
+    reports = project(curve, calibration, depth=3, workload="reports")
+    token_ms = 15 / 2.4 + (1000 / baseline - 10)
+    assert reports.tok_s.value == pytest.approx(1000 / token_ms, rel=0.03)
+    assert reports.ratio.value == pytest.approx(1000 / baseline / token_ms, rel=0.03)
+    assert reports.warnings == () and reports.workload == "reports"
+    # The tempting answer scales the baseline by the speedup of the other workload.
+    chat = project(curve, calibration, depth=3, workload="chat")
+    assert chat.tok_s.value == pytest.approx(160, rel=0.01)
+    assert baseline * chat.ratio.value > 1.01 * reports.tok_s.value
+    assert project(curve, calibration, depth=3).tok_s == chat.tok_s, "None: the one closest to decoding alone"
+
+
+def test_a_workload_nobody_measured_is_named():
+    calibration = Calibration("one", tuple(dataclasses.replace(p, workload="chat") for p in POINTS))
+    projection = project(AcceptLengthCurve.from_full_acc([0.8]), calibration, workload="code")
+    assert "workload 'code' was not measured, only chat" in projection.warnings
+
+
 def test_a_projection_can_not_be_changed():
     projection = project(AcceptLengthCurve.from_full_acc([0.8]), CALIBRATION)
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -143,7 +143,7 @@ def test_contexts_trees_and_workloads_that_were_not_measured_are_named():
     spoken = MeasuredPoint(3, 120.0, accept_length=2.3, context_tokens=0.0, workload="chat")
     model = calibrate([MeasuredPoint(0, 90.0, context_tokens=c, workload="chat") for c in (0.0, 131072.0)] + [spoken])
     assert model.range_warnings(3, 1, 131072) == ("context_tokens 131072 is outside the calibrated range 0..0",)
-    assert model.range_warnings(3, 1, 0, "code") == ("workload 'code' was not measured",)
+    assert model.range_warnings(3, 1, 0, "code") == ("workload 'code' was not measured, only chat",)
     (warning,) = [w for w in model.advice([Option(3, 2.5, 2, 4)], 1, 0.0).warnings if "tree" in w]
     assert warning == "no tree was measured, only chains"
     unknown = calibrate([MeasuredPoint(0, 90.0), MeasuredPoint(3, 120.0, accept_length=2.3)])

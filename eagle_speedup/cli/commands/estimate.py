@@ -20,7 +20,8 @@ The answer comes in layers: what was measured, the textbook accept length, an up
 linear rules, and the calibrated figure with its 90 % interval, which is the one to use.
 
 keys of --json (an estimate is {value, lo, hi}, 90 %; null = not known):
-  depth, batch, context_tokens, calibration, fingerprint     what was asked
+  depth, batch, context_tokens, workload, calibration,
+    fingerprint                                              what was asked
   given {kind, values, source}, full_acc, conditionals       what was measured
   accept_length                                              textbook value at depth
   bracket {independence, frechet}                            for marginals
@@ -58,6 +59,9 @@ def add(commands: Any) -> Parser:
     add_drafter(parser)
     add_context(parser)
     parser.add_argument("-d", "--depth", metavar="N", help="draft depth of the headline (default: the steps given)")
+    parser.add_argument(
+        "--workload", metavar="NAME", help="traffic, as the calibration names it: its prefill counts in"
+    )
     parser.add_argument("--batches", metavar="A,B,..", help="find the best depth at each of these batch sizes")
     parser.add_argument("--want-tok-s", metavar="X", help="say what this tok/s of the whole batch would take")
     parser.add_argument(
@@ -83,6 +87,7 @@ def run(arguments: Namespace) -> None:
         depth=whole("depth", arguments.depth),
         batch=whole("batch", arguments.batch) or 0,
         context_tokens=positive("context", arguments.context, or_zero=True),
+        workload=arguments.workload,
         batches=wholes("batches", arguments.batches),
         want_tok_s=positive("want_tok_s", arguments.want_tok_s),
         served_first_step=check_accuracies("served_acc", served)[0] if served else None,
