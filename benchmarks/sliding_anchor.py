@@ -25,9 +25,9 @@ from eagle_speedup.eagle3.lightning_module import Eagle3Module, TrainingConfig
 STEPS, ROWS, SEED = 5, 8, 1000
 
 
-def best_drafter(folder: Path, subject: Subject) -> Eagle3Drafter:
+def best_drafter(checkpoint: Path, subject: Subject) -> Eagle3Drafter:
     """The drafter that the demo served: its averaged weights."""
-    state = torch.load(folder / "checkpoints" / "best.ckpt", map_location="cpu", weights_only=True)["state_dict"]
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
     served = {name.removeprefix("averaged."): value for name, value in state.items() if name.startswith("averaged.")}
     drafter = Eagle3Drafter.for_verifier(subject.verifier, served["d2t"], subject.recipe.tap_layers)
     drafter.load_state_dict(served)
@@ -52,8 +52,11 @@ def main() -> int:
     parser.add_argument("--depths", type=int, nargs="+", default=[5, 8, 10])
     options = parser.parse_args()
 
+    checkpoint = options.folder / "checkpoints" / "best.ckpt"
+    if not checkpoint.is_file():
+        parser.error(f"folder = '{options.folder}': must hold checkpoints/best.ckpt of a finished demo")
     subject = load_smollm2_subject()
-    drafter = best_drafter(options.folder, subject)
+    drafter = best_drafter(checkpoint, subject)
     engine = DraftEngine(drafter)
     prompts = subject.prompts(options.answers, SEED)
     max_new, eos = subject.recipe.max_new, subject.eos_id
