@@ -28,14 +28,16 @@ def mix_profiles(profiles: Mapping[str, AcceptanceProfile], weights: Mapping[str
     for name, weight in weights.items():
         if not (isinstance(weight, int | float) and math.isfinite(weight) and weight > 0):
             raise InputError(f"weights[{name!r}]", weight, "must be a finite number above 0")
-        if profiles[name].tokens == 0:
+        if not profiles[name].counts.tokens.any():
             raise InputError(f"profiles[{name!r}].tokens", 0, "must be positive to be weighted")
     first = next(iter(profiles.values()))
     modes = sorted({p.mode for p in profiles.values()})
     if len(modes) > 1:
         raise InputError("profiles", modes, "must be of one sampling mode")
     total = math.fsum(weights.values())
-    tokens = sum(p.tokens for p in profiles.values())
-    scaled = [p.counts.scaled(weights[name] / total * tokens / p.tokens) for name, p in profiles.items()]
+    # Of the counts, not p.tokens: those of a set that is a mix itself are no whole numbers.
+    tokens = {name: float(p.counts.tokens.sum()) for name, p in profiles.items()}
+    whole = math.fsum(tokens.values())
+    scaled = [p.counts.scaled(weights[name] / total * whole / tokens[name]) for name, p in profiles.items()]
     coverage_known = all(p.coverage_known for p in profiles.values())
     return AcceptanceProfile(reduce(add, scaled), first.mode, first.level, coverage_known)
