@@ -13,12 +13,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import InputError
+from .vocabulary import check_absolute
 
 __all__ = ["acceptance_probability", "exactly", "expected_visits"]
 
 _CHUNK = 64
 
 
+@torch.no_grad()
 def acceptance_probability(
     draft_logits: Tensor,
     verifier_logits: Tensor,
@@ -30,57 +32,97 @@ def acceptance_probability(
 ) -> Tensor:
     """min(1, q(x) / p(x)) for given tokens, with only ``chunk`` rows of probabilities in memory at a time.
 
+    Logits may be views: cut (``logits[:, :-1]``) or expanded (one verifier for K drafts) they are read where they are,
+    never copied. No gradients.
+
     Args:
         draft_logits: [..., V_draft].
         verifier_logits: [..., V], the same leading shape.
         token_ids: int64 [...] tokens x in the verifier's vocabulary; negative = none, gives 0.
-        d2t: int64 [V_draft] verifier id of each draft id (absolute); None = the same vocabulary.
+        d2t: int64 [V_draft] verifier id of each draft id (absolute, see
+            :func:`~eagle_speedup.acceptance.vocabulary.absolute_d2t`); None = the same vocabulary. Its values are
+            checked once: give the same tensor at every batch, or each will wait for the device.
         temperature: of both distributions.
         chunk: rows per pass.
 
     Returns:
-        float64 [...]; 0 for a token outside the draft vocabulary.
+        float64 [...]; 0 for a token that the drafter can not draft: outside its vocabulary, or q(x) = 0.
+
+    Raises:
+        InputError: shapes that do not fit, a table of another form, token ids beyond the vocabulary (those in host
+            memory; an accelerator's own assertion stops others).
     """
-    if not temperature > 0:
-        raise InputError("temperature", temperature, "must be positive; at 0 use mode 'greedy'")
-    if draft_logits.shape[:-1] != token_ids.shape or verifier_logits.shape[:-1] != token_ids.shape:
-        shapes = (tuple(draft_logits.shape), tuple(verifier_logits.shape), tuple(token_ids.shape))
-        raise InputError(
-            "(draft_logits, verifier_logits, token_ids).shape", shapes, "must agree but for the vocabulary"
-        )
+    _check_input(draft_logits, verifier_logits, token_ids, d2t, temperature, chunk)
+    vocab_size = verifier_logits.shape[-1]
+    if d2t is not None:
+        check_absolute(d2t, vocab_size)
+    if token_ids.numel() == 0:
+        return torch.zeros(token_ids.shape, dtype=torch.float64, device=token_ids.device)
+    tokens = token_ids.long()
+    if tokens.device.type == "cpu" and int(tokens.max()) >= vocab_size:
+        raise InputError("token_ids", int(tokens.max()), f"must be below {vocab_size}, the verifier's vocabulary")
+    known = tokens >= 0
+    tokens = tokens.clamp(min=0)
+    draft_tokens = tokens
+    if d2t is not None:
+        table = torch.full((vocab_size,), -1, dtype=torch.int64, device=tokens.device)
+        table[d2t.to(tokens.device).long()] = torch.arange(len(d2t), device=tokens.device)
+        draft_tokens = table[tokens]
+        known = known & (draft_tokens >= 0)
+    log_q = _log_probability(draft_logits, draft_tokens.clamp(min=0), temperature, chunk)
+    log_p = _log_probability(verifier_logits, tokens, temperature, chunk)
+    ratio = torch.exp(torch.clamp(log_q - log_p, max=0.0))
+    # Where p is 0 as well, the quotient is NaN; but what is never drafted is never accepted.
+    return torch.where(known & (log_q != -torch.inf), ratio, 0.0)
+
+
+def _check_input(
+    draft_logits: Tensor,
+    verifier_logits: Tensor,
+    token_ids: Tensor,
+    d2t: Tensor | None,
+    temperature: float,
+    chunk: int,
+) -> None:
+    """What shapes and types tell: reads no values."""
+    if not 0 < temperature < float("inf"):
+        raise InputError("temperature", temperature, "must be positive and finite; at 0 use mode 'greedy'")
     if chunk < 1:
         raise InputError("chunk", chunk, "must be at least 1")
-    if d2t is None and draft_logits.shape[-1] != verifier_logits.shape[-1]:
-        sizes = (draft_logits.shape[-1], verifier_logits.shape[-1])
-        raise InputError("d2t", None, f"must map the draft vocabulary where sizes differ: {sizes}")
-    if d2t is not None and d2t.shape != draft_logits.shape[-1:]:
-        raise InputError("d2t.shape", tuple(d2t.shape), f"must be {tuple(draft_logits.shape[-1:])}, as draft_logits")
-    if token_ids.device.type == "cpu" and token_ids.numel() and int(token_ids.max()) >= verifier_logits.shape[-1]:
-        rule = f"must be below {verifier_logits.shape[-1]}, the verifier's vocabulary"
-        raise InputError("token_ids", int(token_ids.max()), rule)
-    tokens = token_ids.reshape(-1)
-    known = tokens >= 0
-    safe = tokens.clamp(min=0)
-    draft_tokens = safe
-    if d2t is not None:
-        table = torch.full((verifier_logits.shape[-1],), -1, dtype=torch.int64, device=tokens.device)
-        table[d2t] = torch.arange(d2t.shape[0], device=tokens.device)
-        draft_tokens = table[safe]
-    log_q = _log_probability(draft_logits, draft_tokens.clamp(min=0), temperature, chunk)
-    log_p = _log_probability(verifier_logits, safe, temperature, chunk)
-    ratio = torch.exp(torch.clamp(log_q - log_p, max=0.0))
-    return torch.where(known & (draft_tokens >= 0), ratio, 0.0).view(token_ids.shape)
+    tensors = {"draft_logits": draft_logits, "verifier_logits": verifier_logits, "token_ids": token_ids}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise InputError(name, type(tensor).__name__, "must be a tensor")
+    if token_ids.is_floating_point() or token_ids.dtype == torch.bool:
+        raise InputError("token_ids.dtype", token_ids.dtype, "must be an integer type")
+    if draft_logits.shape[:-1] != token_ids.shape or verifier_logits.shape[:-1] != token_ids.shape:
+        shapes = tuple(tuple(tensor.shape) for tensor in tensors.values())
+        raise InputError(f"({', '.join(tensors)}).shape", shapes, "must agree but for the vocabulary")
+    draft_size, size = draft_logits.shape[-1], verifier_logits.shape[-1]
+    if d2t is None and draft_size != size:
+        raise InputError("d2t", None, f"must map the draft vocabulary where sizes differ: {(draft_size, size)}")
+    if isinstance(d2t, Tensor) and d2t.shape != (draft_size,):
+        raise InputError("d2t.shape", tuple(d2t.shape), f"must be {(draft_size,)}, as draft_logits")
 
 
 def _log_probability(logits: Tensor, tokens: Tensor, temperature: float, chunk: int) -> Tensor:
-    """Log-softmax at one token a row, float64 [N]."""
-    rows = logits.reshape(-1, logits.shape[-1])
-    parts = []
-    for start in range(0, rows.shape[0], chunk):
-        scaled = rows[start : start + chunk].float() / temperature
-        picked = scaled.gather(1, tokens[start : start + chunk, None])[:, 0].double()
-        parts.append(picked - scaled.logsumexp(dim=1).double())
-    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=logits.device)
+    """Log-softmax at one token a row, float64 [...]; makes nothing of the size of the logits."""
+    picked = logits.gather(-1, tokens[..., None])[..., 0].float() / temperature
+    for dim in range(tokens.ndim):
+        if logits.stride(dim) == 0:  # an expanded dimension: the same rows over again
+            logits = logits.narrow(dim, 0, 1)
+    return picked.double() - _log_normaliser(logits, temperature, chunk)
+
+
+def _log_normaliser(logits: Tensor, temperature: float, chunk: int) -> Tensor:
+    """Log of the sum of exp(logits / temperature) over the vocabulary, float64 [...]."""
+    if logits.ndim > 2 and not logits.is_contiguous():  # to reshape these would copy them
+        outer = max(range(logits.ndim - 1), key=logits.stride)
+        return torch.stack([_log_normaliser(part, temperature, chunk) for part in logits.unbind(outer)], dim=outer)
+    rows = logits.view(-1, logits.shape[-1])
+    starts = range(0, rows.shape[0], chunk)
+    parts = [(rows[start : start + chunk].float() / temperature).logsumexp(dim=1) for start in starts]
+    return torch.cat(parts).double().view(logits.shape[:-1])
 
 
 def exactly(accept: Tensor) -> Tensor:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from eagle_speedup.acceptance import TTTAcceptance
 from eagle_speedup.acceptance.rejection import acceptance_probability
@@ -74,18 +77,105 @@ def test_acceptance_probability_uses_the_temperature():
         q = (draft / temperature).softmax(-1).gather(-1, tokens[..., None])[..., 0]
         got = acceptance_probability(draft, verifier, tokens, temperature=temperature, chunk=5)
         torch.testing.assert_close(got.float(), (q / p).clamp(max=1.0))
-    with pytest.raises(InputError, match="must be positive; at 0 use mode"):
+    with pytest.raises(InputError, match=r"temperature = 0.0: must be positive and finite; at 0 use mode"):
         acceptance_probability(draft, verifier, tokens, temperature=0.0)
 
 
-def test_no_second_full_size_tensor():
-    """Peak extra memory is that of a chunk, not of the logits (which may be tens of gigabytes)."""
-    rows, vocabulary, chunk = 4096, 2048, 64
-    verifier = torch.randn(rows, vocabulary)
+def views(batch=2, length=1025, vocabulary=512, steps=3):
+    """Logits as trainers hold them, all over [K, B, T - 1] anchors or fewer dimensions."""
+    generator = torch.Generator().manual_seed(5)
+    whole = torch.randn(steps, batch, length, vocabulary, generator=generator)
+    return {
+        "contiguous": whole,
+        "flat": whole.view(-1, vocabulary),
+        "one row": whole[0, 0, 0],
+        "cut": whole[..., :-1, :],
+        "cut vocabulary": whole[0, ..., : vocabulary - 3],
+        "expanded": whole[0, :, 1:].expand(steps, -1, -1, -1),
+        "time first": whole[0].transpose(0, 1),
+        "batch first": whole.transpose(0, 1)[:, :, 1:],
+        "bfloat16": whole[0, :, :-1].bfloat16(),
+        "with gradients": whole[0, :, :-1].clone().requires_grad_(),
+    }
+
+
+@pytest.mark.parametrize("layout", views(length=2).keys())
+def test_no_second_full_size_tensor(layout):
+    """Peak extra memory is that of some chunks, not of the logits (which may be tens of gigabytes)."""
+    chunk = 32
+    logits = views()[layout]
+    tokens = torch.zeros(logits.shape[:-1], dtype=torch.int64)
     with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        acceptance_probability(verifier, verifier, torch.zeros(rows, dtype=torch.int64), chunk=chunk)
-    largest = max(event.cpu_memory_usage for event in profile.events())
-    assert largest <= 4 * chunk * vocabulary * 4 < verifier.numel() * 4
+        acceptance_probability(logits, logits, tokens, chunk=chunk)
+    held = peak = 0
+    for event in profile.profiler.kineto_results.events():  # in order of time; the others are of whole operators
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    per_token = 12 * 8 * tokens.numel()  # a dozen int64 and float64 tensors of one number a token
+    assert 0 < peak <= 4 * chunk * logits.shape[-1] * 4 + per_token
+    if logits.ndim > 1:
+        assert peak < tokens.numel() * logits.shape[-1] * 2  # not even in bfloat16
+
+
+@pytest.mark.parametrize("layout", views(length=2).keys())
+def test_every_layout_gives_the_same(layout):
+    verifier = views(length=9, vocabulary=16)[layout].detach()
+    draft = verifier.flip(-1).contiguous()
+    tokens = torch.randint(0, verifier.shape[-1], verifier.shape[:-1], generator=torch.Generator().manual_seed(2))
+    p = verifier.float().softmax(-1).gather(-1, tokens[..., None])[..., 0]
+    q = draft.float().softmax(-1).gather(-1, tokens[..., None])[..., 0]
+    got = acceptance_probability(draft, verifier, tokens, chunk=5)
+    assert got.shape == tokens.shape and got.dtype == torch.float64
+    torch.testing.assert_close(got.float(), (q / p).clamp(max=1.0))
+
+
+def test_what_is_never_drafted_is_never_accepted():
+    never = float("-inf")
+    # (p, q) of token 1: (0, 0), (1/2, 0), (0, 1/2), (1/2, 1/2).
+    verifier = torch.tensor([[0.0, never], [0.0, 0.0], [0.0, never], [0.0, 0.0]])
+    draft = torch.tensor([[0.0, never], [0.0, never], [0.0, 0.0], [0.0, 0.0]])
+    assert acceptance_probability(draft, verifier, torch.ones(4, dtype=torch.int64)).tolist() == [0.0, 0.0, 1.0, 1.0]
+    broken = acceptance_probability(draft * float("nan"), verifier, torch.ones(4, dtype=torch.int64))
+    assert broken.isnan().all()  # for the metric to refuse
+
+
+@pytest.mark.parametrize(
+    ("d2t", "message"),
+    [
+        (
+            torch.tensor([0, 0, 3, 3]),
+            "d2t = [0, 0, 3, 3]: must be absolute ids, see absolute_d2t: each once, in [0, 9)",
+        ),
+        (torch.tensor([-1, 0, 3, 4]), "d2t = 'from -1 to 4': must be absolute ids, see absolute_d2t: each once"),
+        (torch.tensor([0, 1, 3, 9]), "d2t = 'up to 9': must be absolute ids, see absolute_d2t: each once, in [0, 9)"),
+        (torch.tensor([0.0, 1, 3, 8]), "d2t = ((4,), torch.float32): must be a non-empty int64 vector"),
+        ([0, 1, 3, 8], "d2t = 'list': must be a non-empty int64 vector, a tensor"),
+    ],
+)
+def test_a_table_that_is_not_absolute_is_refused(d2t, message):
+    with pytest.raises(InputError) as error:
+        acceptance_probability(torch.randn(2, 4), torch.randn(2, 9), torch.tensor([1, 2]), d2t=d2t)
+    assert str(error.value).startswith(message)
+
+
+def test_a_known_table_is_not_read_again():
+    draft, verifier, tokens = torch.randn(2, 4), torch.randn(2, 9), torch.tensor([1, 3])
+    for dtype in (torch.int64, torch.int16, torch.uint8):
+        table = torch.tensor([0, 1, 3, 8], dtype=dtype)
+        expected = acceptance_probability(draft, verifier, tokens, d2t=table)
+        reads = CountsReads()
+        with reads:
+            assert torch.equal(acceptance_probability(draft, verifier, tokens, d2t=table), expected)
+        assert reads.count == 1  # the largest token, which is looked at only in host memory
+
+
+class CountsReads(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket.__name__ in ("_local_scalar_dense", "_unique2", "item")
+        return func(*args, **(kwargs or {}))
 
 
 def test_the_mode_and_the_probabilities_go_together():
@@ -108,4 +198,14 @@ def test_probabilities_need_the_right_vocabularies():
         acceptance_probability(verifier, verifier, tokens, temperature=float("nan"))
     with pytest.raises(InputError, match="chunk = 0: must be at least 1"):
         acceptance_probability(verifier, verifier, tokens, chunk=0)
+    with pytest.raises(InputError, match=r"token_ids.dtype = torch.float32: must be an integer type"):
+        acceptance_probability(verifier, verifier, tokens.float())
+    with pytest.raises(InputError, match="verifier_logits = 'list': must be a tensor"):
+        acceptance_probability(verifier, verifier.tolist(), tokens)  # type: ignore[arg-type]
+    with pytest.raises(
+        InputError, match=r"\(draft_logits, verifier_logits, token_ids\).shape = .*: must agree but for"
+    ):
+        acceptance_probability(verifier, verifier[:1], tokens)
     assert acceptance_probability(verifier[:0], verifier[:0], tokens[:0]).shape == (0,)
+    none = verifier.expand(3, 2, 9)[:, :0]
+    assert acceptance_probability(none, none, tokens[:0].expand(3, 0)).shape == (3, 0)
