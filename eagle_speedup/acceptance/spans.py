@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -116,15 +117,11 @@ def spans_from_mask(mask: Tensor, *, mask_on: str, document_ids: Tensor | None =
 
     Returns:
         int64 [S, 3] on the host.
+
+    Raises:
+        InputError: what is no mask, such as labels with their -100, or document numbers that do not go with it.
     """
-    if mask_on not in MASK_CONVENTIONS:
-        raise InputError("mask_on", mask_on, f"must be one of {', '.join(MASK_CONVENTIONS)}")
-    if mask.ndim != 2:
-        raise InputError("mask.shape", tuple(mask.shape), "must be [B, T]")
-    if document_ids is not None and document_ids.shape != mask.shape:
-        raise InputError("document_ids.shape", tuple(document_ids.shape), f"must be {list(mask.shape)}, as the mask")
-    if document_ids is not None and (document_ids.is_floating_point() or document_ids.dtype == torch.bool):
-        raise InputError("document_ids.dtype", document_ids.dtype, "must be an integer type")
+    _check_mask(mask, mask_on, document_ids)
     mask = mask.cpu()
     strange = mask[(mask != 0) & (mask != 1)]
     if strange.numel():  # labels with their -100, or weights of a loss
@@ -143,6 +140,24 @@ def spans_from_mask(mask: Tensor, *, mask_on: str, document_ids: Tensor | None =
     # Where a document's last slot is set, the token that it drafts would be another document's first.
     end = torch.minimum(last + to_last, _document_ends(own)[row, first + to_first])
     return torch.stack([row, first + to_first, end], dim=-1)
+
+
+def _check_mask(mask: Tensor, mask_on: str, document_ids: Tensor | None) -> None:
+    """What names, types and shapes tell."""
+    if mask_on not in tuple(MASK_CONVENTIONS):
+        raise InputError("mask_on", mask_on, f"must be one of {', '.join(MASK_CONVENTIONS)}")
+    if not isinstance(mask, Tensor):
+        raise InputError("mask", type(mask).__name__, "must be a tensor [B, T]")
+    if mask.ndim != 2:
+        raise InputError("mask.shape", tuple(mask.shape), "must be [B, T]")
+    if document_ids is None:
+        return
+    if not isinstance(document_ids, Tensor):
+        raise InputError("document_ids", type(document_ids).__name__, "must be a tensor [B, T]")
+    if document_ids.shape != mask.shape:
+        raise InputError("document_ids.shape", tuple(document_ids.shape), f"must be {list(mask.shape)}, as the mask")
+    if document_ids.is_floating_point() or document_ids.dtype == torch.bool:
+        raise InputError("document_ids.dtype", document_ids.dtype, "must be an integer type")
 
 
 def _document_ends(documents: Tensor) -> Tensor:
@@ -187,9 +202,13 @@ def spans_from_cu_seqlens(cu_seqlens: Sequence[int] | Tensor, prompt_lengths: Se
 
 
 def _whole_numbers(name: str, values: Sequence[int] | Tensor) -> list[int]:
-    vector = torch.as_tensor(values)
+    rule = "must be a list of whole numbers"
+    try:
+        vector = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):  # None, text, rows of unequal lengths
+        raise InputError(name, values, rule) from None
     if vector.ndim != 1 or (vector.numel() and (vector.is_floating_point() or vector.dtype == torch.bool)):
-        raise InputError(name, vector.tolist(), "must be a list of whole numbers")
+        raise InputError(name, vector.tolist(), rule)
     return [int(value) for value in vector.tolist()]
 
 
@@ -199,16 +218,38 @@ def spans_from_turns(rows: Iterable[Iterable[tuple[str, int]]], *, answer_role: 
     Tokens that the template writes before an answer (such as the assistant header) are not generated: give them a role
     of their own. The end-of-turn token that the verifier generates belongs to the answer.
 
+    Args:
+        rows: for each row of the batch its turns.
+        answer_role: the role whose turns are answers.
+
+    Returns:
+        int64 [S, 3].
+
+    Raises:
+        InputError: turns of another form, or a length that is no whole number.
+
     >>> spans_from_turns([[("user", 5), ("header", 2), ("assistant", 3)]]).tolist()
     [[0, 7, 9]]
     """
     spans = []
-    for row, turns in enumerate(rows):
+    for row, turns in enumerate(_listed("rows", rows)):
         position = 0
-        for index, (role, tokens) in enumerate(turns):
+        for index, turn in enumerate(_listed(f"rows[{row}]", turns)):
+            if isinstance(turn, str) or not isinstance(turn, Sequence) or len(turn) != 2:
+                raise InputError(f"rows[{row}][{index}]", turn, f"must be a turn (role, number of tokens); {_TURNS}")
+            role, tokens = turn
             if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
                 raise InputError(f"rows[{row}][{index}]", (role, tokens), "must have a whole length of at least 0")
             if role == answer_role and tokens > 0:
                 spans.append((row, position, position + tokens - 1))
             position += tokens
     return torch.tensor(spans, dtype=torch.int64).view(-1, 3)
+
+
+def _listed(name: str, values: Iterable[Any]) -> Iterable[Any]:
+    if not isinstance(values, Iterable) or isinstance(values, str):
+        raise InputError(name, values, f"must be a list; {_TURNS}")
+    return values
+
+
+_TURNS = "rows holds a list of turns for each row"

@@ -66,6 +66,52 @@ def test_what_is_no_mask_is_named():
         spans_from_mask(labels[0] > 0, mask_on="input")
 
 
+@pytest.mark.parametrize(
+    ("mask", "options", "message"),
+    [
+        (None, {}, "mask = 'NoneType': must be a tensor [B, T]"),
+        ([[0, 1]], {}, "mask = 'list': must be a tensor [B, T]"),
+        (None, {"mask_on": ["input"]}, "mask_on = ['input']: must be one of input, target, slot"),
+        (torch.tensor([[0, 1]]), {"document_ids": [[0, 0]]}, "document_ids = 'list': must be a tensor [B, T]"),
+    ],
+)
+def test_what_is_no_tensor_is_named(mask, options, message):
+    with pytest.raises(InputError) as error:
+        spans_from_mask(mask, **{"mask_on": "input", **options})
+    assert str(error.value) == message
+
+
+TURN = "must be a turn (role, number of tokens); rows holds a list of turns for each row"
+LISTS = "must be a list; rows holds a list of turns for each row"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([("user", 5), ("assistant", 3)], f"rows[0][0] = 'user': {TURN}"),
+        ([("me", 5)], f"rows[0][0] = 'me': {TURN}"),  # of two letters, which could be taken for a pair
+        ([[("user", 5, 0)]], f"rows[0][0] = ('user', 5, 0): {TURN}"),
+        ([[("user", 5)], [("assistant",)]], f"rows[1][0] = ('assistant',): {TURN}"),
+        ([[{"role": "user", "tokens": 5}]], f"rows[0][0] = {{'role': 'user', 'tokens': 5}}: {TURN}"),
+        ([[5]], f"rows[0][0] = 5: {TURN}"),
+        ([5], f"rows[0] = 5: {LISTS}"),
+        (["user"], f"rows[0] = 'user': {LISTS}"),
+        (None, f"rows = None: {LISTS}"),
+    ],
+)
+def test_what_are_no_turns_is_named(rows, message):
+    with pytest.raises(InputError) as error:
+        spans_from_turns(rows)
+    assert str(error.value) == message
+
+
+def test_what_is_no_list_of_lengths_is_named():
+    for values in (None, "0, 5", [[0], [1, 2]], [0, None]):
+        with pytest.raises(InputError, match=r"cu_seqlens = .*: must be a list of whole numbers") as error:
+            spans_from_cu_seqlens(values, [1])  # type: ignore[arg-type]
+        assert repr(values) in str(error.value)
+
+
 def test_lengths_are_whole_numbers():
     with pytest.raises(InputError, match=r"cu_seqlens = \[0.0, 2.5\]: must be a list of whole numbers"):
         spans_from_cu_seqlens([0, 2.5], [1])  # type: ignore[list-item]
