@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 import torch
 
@@ -108,3 +111,123 @@ def test_a_mask_needs_its_convention(tmp_path):
 def test_a_batch_without_the_text_is_named(tmp_path):
     with pytest.raises(InputError, match="must hold the tensor 'input_ids'"):
         run(tmp_path, Untouched(), HookSource(STEPS))
+
+
+class Head(torch.nn.Module):
+    """Returns its outputs in turn, whatever it is given."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.outputs = list(outputs)
+
+    def forward(self):
+        return self.outputs.pop(0)
+
+
+def read(outputs, text=None, step_output=None, extra=None, **options):
+    """What a source reads in a batch [2, 5] in which the head makes those outputs."""
+    module = torch.nn.Module()
+    module.lm_head = Head(outputs)
+    source = HookSource(len(outputs), **{"d2t": None, **options})
+    source.attach(module)
+    text = torch.zeros(2, 5, dtype=torch.int64) if text is None else text
+    batch = {"input_ids": text, "spans": torch.tensor([[0, 1, 4]]), **(extra or {})}
+    source.start_batch(module, batch)
+    for _ in range(len(outputs)):
+        module.lm_head()
+    return source.read(module, step_output)
+
+
+def logits(batch=2, length=5):
+    ids = torch.arange(batch * length).view(batch, length) % 7
+    return torch.nn.functional.one_hot(ids, 7).float()
+
+
+@dataclass
+class Output:
+    logits: Any
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        Output(logits()),
+        (logits(), None),  # with its bias, as heads split over devices
+        (torch.tensor(0.5), logits()),
+        {"hidden": logits() + 1, "logits": logits()},
+        logits().bfloat16(),
+    ],
+)
+def test_logits_are_found_in_what_the_head_returns(output):
+    assert torch.equal(read([output]).draft_ids, read([logits()]).draft_ids)
+
+
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [
+        ((logits(), logits()), "'tuple': must be logits [B, T, V_draft], or hold one such tensor; holds 2"),
+        ((logits().argmax(-1), None), "'tuple': must be logits [B, T, V_draft], or hold one such tensor; holds 0"),
+        (logits().flatten(0, 1), "(10, 7): must be logits [B, T, V_draft], or hold one such tensor; holds 0"),
+        (Output(None), "'Output': must be logits [B, T, V_draft], or hold one such tensor; holds 0"),
+        ({"out": logits()}, "'dict': must be logits [B, T, V_draft], or hold one such tensor; holds 0"),
+    ],
+)
+def test_an_output_without_clear_logits_is_named(output, shown):
+    with pytest.raises(InputError) as error:
+        read([output])
+    assert str(error.value) == f"head 'lm_head' output = {shown}"
+
+
+def test_every_step_is_over_all_slots():
+    message = r"head 'lm_head' output\[step 1\].shape\[:2\] = \(2, 4\): must be over all slots of 'input_ids', \[2, 5\]"
+    with pytest.raises(InputError, match=message):
+        read([logits(), logits(length=4)])
+
+
+@pytest.mark.parametrize("slots", [1.5, -1, True, None])
+def test_slots_are_whole_numbers(slots):
+    with pytest.raises(InputError, match=r"slots_before_anchor = .*: must be a whole number of at least 0"):
+        HookSource(2, slots_before_anchor=slots)
+
+
+def test_a_shift_beyond_the_row_is_refused():
+    assert (read([logits()], slots_before_anchor=4).draft_ids[..., 4] >= 0).all()
+    for slots in (5, 99):
+        with pytest.raises(InputError, match=rf"slots_before_anchor = {slots}: must be below T = 5, or no slot drafts"):
+            read([logits()], slots_before_anchor=slots)
+    one_token = read([logits(length=1)], torch.zeros(2, 1, dtype=torch.int64))  # nothing to draft, and nothing wrong
+    assert one_token.draft_ids.tolist() == [[[-1], [-1]]]
+
+
+def test_a_vocabulary_in_order_of_frequency_needs_its_form():
+    table = torch.tensor([50, 7, 90, 3, 4, 60, 1])
+    for form, stored in (("absolute", table), ("offset", table - torch.arange(7))):
+        drafts = read([logits()], d2t=stored, d2t_form=form).draft_ids
+        assert drafts[0, 0].tolist() == [-1, 50, 7, 90, 3]
+        with pytest.raises(InputError, match=r"d2t = .*: falls, .* state form"):
+            read([logits()], d2t=stored)
+
+
+def test_the_verifiers_tokens_come_from_the_step_or_the_batch():
+    mine, other = torch.ones(2, 5, dtype=torch.int64), torch.zeros(2, 5, dtype=torch.int64)
+    assert read([logits()]).verifier_ids is None
+    assert read([logits()], extra={"verifier_ids": mine}).verifier_ids is mine
+    assert read([logits()], step_output={"verifier_ids": mine}, extra={"verifier_ids": other}).verifier_ids is mine
+    assert read([logits()], step_output={"argmax": mine}, verifier_ids="argmax").verifier_ids is mine
+    assert read([logits()], step_output=torch.tensor(0.5)).verifier_ids is None
+
+
+def test_text_of_another_author_is_noticed(tmp_path):
+    def collate(items):
+        return {**collate_spans(items), "verifier_ids": torch.full((len(items), LENGTH), 99)}
+
+    with pytest.warns(UserWarning, match="would not have written"):
+        callback = run(tmp_path, Untouched(), HookSource(STEPS, target_ids="text"), collate)
+    assert callback.profile is not None and callback.profile.is_off_policy
+
+
+def test_rejection_is_not_served(tmp_path):
+    callback = SpeedupMonitor(toy_calibration(), source=HookSource(STEPS, target_ids="text"), mode="rejection")
+    loader = toy_loader(collate_fn=collate_spans)
+    with pytest.raises(InputError, match="accept_prob = 'missing': is for mode 'rejection' and needed there"):
+        toy_trainer(tmp_path, [callback], max_steps=2).fit(Untouched(), loader, loader)
