@@ -17,6 +17,7 @@ from .simple_rules import rebased
 __all__ = ["calibration_with"]
 
 _PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+_PATH = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[\d+\])*")
 
 
 def calibration_with(name_or_path: str, assignments: Sequence[str]) -> Calibration:
@@ -36,7 +37,7 @@ def calibration_with(name_or_path: str, assignments: Sequence[str]) -> Calibrati
     data, before = read_yaml(config_path("calibration", name_or_path)), load_calibration(name_or_path)
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
-        if not equals or not path.strip():
+        if not equals or not _PATH.fullmatch(path.strip()):
             raise InputError("set", assignment, "must have the form a.b=value")
         _assign(data, path.strip(), _value(assignment, text))
     return rebased(before, parse_calibration(data))

@@ -22,9 +22,19 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
+        self._words: tuple[str, ...] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, with the words kept: `error` needs them."""
+        self._words = tuple(args or ())
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raise, with the nearest known word where one was mistyped."""
+        # An option that is missing is often there under a mistyped name, which argparse would name only afterwards.
+        mistyped = [w for w in self._words if w.startswith("--") and w.split("=")[0] not in self._option_string_actions]
+        if "required" in message and mistyped:
+            message = f"unrecognized arguments: {mistyped[0]}"
         raise UsageError(f"{' '.join(message.split())}{self._nearest(message)} (see {self.prog} --help)")
 
     def _nearest(self, message: str) -> str:

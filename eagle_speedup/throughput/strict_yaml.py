@@ -144,7 +144,7 @@ def _refuse_interpolation(value: object, path: str) -> None:
         raise InputError(path, value, "interpolation is not accepted, write the value itself")
     if isinstance(value, Mapping):
         for key, item in value.items():
-            _refuse_interpolation(key, path)
+            _refuse_interpolation(key, _join(path, "key"))
             _refuse_interpolation(item, _join(path, key))
     elif isinstance(value, list):
         for i, item in enumerate(value):

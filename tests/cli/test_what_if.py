@@ -146,6 +146,11 @@ def test_a_bound_that_contradicts_the_points_is_left_out(cli, assignment, reason
         ("points[0].tok_s.x=1", "set = 'points[0].tok_s.x': points.0.tok_s holds a value, not keys"),
         ("points[0].tok_s=fast", "points[0].tok_s = 'fast': must be a finite number > 0"),
         ("nothing", "set = 'nothing': must have the form a.b=value"),
+        ("..=3", "set = '..=3': must have the form a.b=value"),
+        ("prior..noise=1", "set = 'prior..noise=1': must have the form a.b=value"),
+        (".notes=1", "set = '.notes=1': must have the form a.b=value"),
+        ("points[x].tok_s=1", "set = 'points[x].tok_s=1': must have the form a.b=value"),
+        ("points[0]tok_s=1", "set = 'points[0]tok_s=1': must have the form a.b=value"),
         ("name=!!python/name:os.system", "set = 'name=!!python/name:os.system': must have a plain YAML value"),
     ],
 )
