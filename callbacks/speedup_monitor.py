@@ -56,13 +56,13 @@ class SpeedupMonitor(Callback):
         mode: how drafts will be accepted: ``greedy``, ``onehot`` or ``rejection``.
         draft_vocab: verifier ids the drafter can produce, for ``draft_vocab_coverage``.
         blocks: jackknife blocks.
-        sequences: number of sequences of the validation set (one for each of ``validation_sets``), for batches with a
-            ``sequence_index``: each sequence then counts once, however often a custom sampler repeats it to even out
-            the ranks. Repeats of a ``DistributedSampler`` never count.
+        sequences: number of sequences of the validation set (one for each of ``validation_sets``). The repeats by which
+            a ``DistributedSampler`` evens out the ranks never count. Those of other samplers do not where batches bring
+            a ``sequence_index``: with this number in the one collective of a validation, else in a second one.
         name: prefix of the logged names; monitors of one trainer need different ones.
         validation_sets: names of the validation data loaders, in order: the headline pools them (or, from a dict of
-            name to weight, mixes them by that share of the traffic), and each is logged
-            under ``speedup/<set>/..`` as well. None: all loaders are one set.
+            name to weight, mixes them by that share of the traffic), and each is logged under ``speedup/<set>/..`` as
+            well. None: all loaders are one set.
         final_step: last optimizer step of the budget; default: what the trainer's max_steps or max_epochs say.
         table_batches: batch sizes of the W&B table of tok/s over depth; default: ``batch`` only.
 
@@ -178,9 +178,9 @@ class SpeedupMonitor(Callback):
         if shuffled:
             text = "the validation data are shuffled and no sequence_index says which rows these are"
             self._tell(f"{text}: validations can not be compared (give sequence_index)")
-        if self._counter.may_repeat(dataloader_idx):
+        if trainer.world_size > 1 and self._counter.may_repeat:
             text = "the validation sampler is not torch's own: sequences that it gives to several ranks count as often"
-            self._tell(f"{text} (give sequences, and sequence_index with every batch)")
+            self._tell(f"{text} (give sequence_index with every batch)")
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reduce, project, keep and log."""
@@ -190,7 +190,7 @@ class SpeedupMonitor(Callback):
         self._ranks_agreed = bool(profiles)
         self.set_profiles = dict(zip(self.validation_sets, profiles[1:], strict=True)) if profiles else {}
         self.profile = self._headline(profiles[0]) if profiles else None
-        self.last = self.project(profiles[0]) if profiles and profiles[0].answers else None
+        self.last = self.project(self.profile) if self.profile is not None and self.profile.answers else None
         if self.profile is not None and trainer.state.fn == TrainerFn.FITTING:
             self._remember(Validation(trainer.global_step, trainer.current_epoch, self.profile, self.last))
         values = self._values(trainer)

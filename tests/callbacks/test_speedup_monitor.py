@@ -132,11 +132,16 @@ def test_named_validation_sets_pool_to_the_headline(tmp_path):
 
 
 def test_weighted_validation_sets_mix_by_share_of_traffic(tmp_path):
-    callback = monitor(validation_sets={"mtbench": 3, "code": 1})
-    fit(tmp_path, [callback], val=[toy_loader(30), toy_loader(11)], max_steps=4)
+    logger = CSVLogger(tmp_path)
+    callback = monitor(validation_sets={"mtbench": 3, "code": 1}, depth=STEPS)
+    fit(tmp_path, [callback], val=[toy_loader(30), toy_loader(11)], max_steps=4, logger=logger)
     parts = [callback.set_profiles[name].accept_length(STEPS).value for name in ("mtbench", "code")]
     mixed = callback.profile.accept_length(STEPS).value
     assert mixed == pytest.approx(1 / (0.75 / parts[0] + 0.25 / parts[1]))
+    # What is logged, kept and projected is the mix, not the pool.
+    assert callback.last.accept_length.value == callback.history[-1].projection.accept_length.value == mixed
+    assert csv_rows(logger)[-1]["speedup/accept_length"] == pytest.approx(mixed)
+    assert callback.last.tok_s == callback.project(callback.profile).tok_s
     pooled = direct_counts(30, 4) + direct_counts(11, 4)
     assert mixed != pytest.approx(pooled.tokens.sum() / pooled.accepted[:, STEPS - 1].sum(), rel=1e-4)
     assert not math.isnan(paired_gain(callback.history[1], callback.history[0]).lo)
