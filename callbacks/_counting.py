@@ -13,6 +13,7 @@ from torch.utils.data import DistributedSampler, RandomSampler, SequentialSample
 from torch.utils.data.dataloader import _InfiniteConstantSampler
 
 from ..acceptance import AcceptanceCounts, AcceptanceProfile, TTTAcceptance
+from ..acceptance.checks import count_broken
 from ..errors import InputError
 from .sources import TTTBatch
 
@@ -34,9 +35,8 @@ def val_loaders(trainer: Trainer) -> list[Any]:
 class LoaderRows:
     """Numbers the rows of one data loader as a single process would.
 
-    ``DistributedSampler`` deals sample i to rank i % world as its row i // world, and repeats samples from the start
-    to even out the
-    ranks: rows beyond the data set are such repeats.
+    ``DistributedSampler`` deals sample i to rank i % world as its row i // world, and repeats samples from the start to
+    even out the ranks: rows beyond the data set are such repeats.
     """
 
     def __init__(self, loader: Any, rank: int, world: int) -> None:
@@ -46,7 +46,7 @@ class LoaderRows:
         self.shuffled = isinstance(sampler, RandomSampler) or bool(getattr(sampler, "shuffle", False))
         # Samplers of other makes even out the ranks as well, but do not say which of their samples are repeats.
         known = (DistributedSampler, RandomSampler, SequentialSampler, _InfiniteConstantSampler)
-        self.may_repeat = world > 1 and sampler is not None and not isinstance(sampler, known)
+        self.may_repeat = sampler is not None and not isinstance(sampler, known)
         if isinstance(sampler, DistributedSampler):
             self.rank, self.world = sampler.rank, sampler.num_replicas
             self.samples = len(cast(Sized, sampler.dataset))
@@ -68,8 +68,8 @@ class ValidationCounter:
 
     Args:
         blocks: jackknife blocks of one set.
-        sequences: sizes of the sets, for batches that name their sequences: each then counts once, however often the
-            ranks' samplers repeat it. Without them only a ``DistributedSampler``'s repeats are left out.
+        sequences: sizes of the sets, for batches that name their sequences. Without them the repeats of other samplers
+            than torch's own take a second collective.
         metric_options: further options of the metric.
     """
 
@@ -80,6 +80,7 @@ class ValidationCounter:
         self.sequences = tuple(sequences)
         self.options = metric_options
         self._sets = 1
+        self._uncertain = False
         self._build(1, torch.device("cpu"))  # refuses bad options now, not at the first batch
         self.metric = None
         self._rows: list[LoaderRows] = []
@@ -106,37 +107,46 @@ class ValidationCounter:
         rows = batch.target_ids.shape[0]
         loader = self._rows[dataloader_idx]
         places, fresh = loader.take(rows)
-        index = batch.sequence_index
-        if self.sequences:
-            if index is None:
-                raise InputError("sequence_index", None, "must come with every batch where sequences is given")
-            index = self._named_rows(index, dataloader_idx)
+        index, named, block = batch.sequence_index, None, None
+        if self.sequences and index is None:
+            raise InputError("sequence_index", None, "must come with every batch where sequences is given")
+        if index is not None and (self.sequences or loader.may_repeat):
+            named = self._named_rows(index, dataloader_idx)
         else:
-            if index is None:
-                index = torch.arange(rows, device=device) * places.step + places.start
             if fresh < rows:
                 batch = replace(batch, spans=_without_rows_from(batch.spans, fresh))
-            if self._sets > 1:
-                index = index % self.blocks + dataloader_idx * self.blocks
+            place = torch.arange(rows, device=device) * places.step + places.start
+            if index is not None:
+                count_broken("sequence_index", index, index < 0)  # on a device it would only be in another block
+            block = (place if index is None else index) % self.blocks
+            block = block + (dataloader_idx if self._sets > 1 else 0) * self.blocks
+        self._uncertain = named is None and loader.may_repeat
         self.metric.update(
             batch.draft_ids,
             batch.target_ids,
             batch.spans,
-            sequence_index=index,
+            sequence_index=named,
+            block_index=block,
             accept_prob=batch.accept_prob,
             verifier_ids=batch.verifier_ids,
         )
         return loader.shuffled and batch.sequence_index is None
 
-    def may_repeat(self, dataloader_idx: int) -> bool:
-        """Whether this loader's sampler may deal a sequence to several ranks without anyone noticing."""
-        return not self.sequences and self._rows[dataloader_idx].may_repeat
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the last batch came from a sampler that may deal a sequence to several ranks unnoticed."""
+        return self._uncertain
 
     def _named_rows(self, index: torch.Tensor, dataloader_idx: int) -> torch.Tensor:
-        """Number of each named sequence among those of all sets: sequence s of set i falls in i's block s % blocks."""
+        """Number of each named sequence among those of all sets: sequence s of set i falls in i's block s % blocks.
+
+        -1 for one out of range, which the metric refuses.
+        """
         of_set = dataloader_idx if self._sets > 1 else 0
         number = index // self.blocks * (self._sets * self.blocks) + of_set * self.blocks + index % self.blocks
-        outside = (index < 0) | (index >= self.sequences[of_set])
+        outside = index < 0
+        if self.sequences:
+            outside = outside | (index >= self.sequences[of_set])
         return torch.where(outside, -1, number)
 
     def finish(self, trainer: Trainer, *, agree: bool) -> list[AcceptanceProfile]:

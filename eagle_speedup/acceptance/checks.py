@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..errors import InputError
 
-__all__ = ["SHAPES", "VALUE_RULES", "check_tensors", "count_broken"]
+__all__ = ["INTEGERS", "SHAPES", "VALUE_RULES", "check_tensors", "count_broken"]
 
 #: Rules about values. On an accelerator, reading them would wait for it, so they are counted there.
 VALUE_RULES = {
@@ -18,13 +18,15 @@ VALUE_RULES = {
     "accept_prob": "must lie in [0, 1]",
 }
 
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
+#: Types of ids and indices.
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 #: What every input of `TTTAcceptance.update` looks like.
 SHAPES = {
     "draft_ids": "[K, B, T]",
     "target_ids": "[B, T]",
     "spans": "[S, 3]",
     "sequence_index": "[B]",
+    "block_index": "[B]",
     "accept_prob": "[K, B, T]",
     "verifier_ids": "[B, T]",
 }
@@ -48,7 +50,7 @@ def check_tensors(tensors: dict[str, Tensor | None], ttt_steps: int, device: tor
         if name == "accept_prob":
             if not tensor.is_floating_point():
                 raise InputError("accept_prob.dtype", tensor.dtype, "must be a floating-point type")
-        elif tensor.dtype not in _INTEGERS:
+        elif tensor.dtype not in INTEGERS:
             raise InputError(f"{name}.dtype", tensor.dtype, "must be an integer type (ids, not logits or masks)")
     target = given["target_ids"]
     if target.ndim != 2:
@@ -62,7 +64,7 @@ def check_tensors(tensors: dict[str, Tensor | None], ttt_steps: int, device: tor
         shape = [sizes[axis] for axis in SHAPES[name].strip("[]").split(", ")]
         if list(tensor.shape) != shape:
             raise InputError(f"{name}.shape", tuple(tensor.shape), f"must be {SHAPES[name]} = {shape}")
-        if tensor.device != device and name != "sequence_index":
+        if tensor.device != device and name not in ("sequence_index", "block_index"):
             raise InputError(f"{name}.device", tensor.device, f"must be {device}, as the metric (see metric.to)")
     if not target.numel() and len(given["spans"]):
         raise InputError("spans", f"{len(given['spans'])} rows", "must be none where target_ids is empty")

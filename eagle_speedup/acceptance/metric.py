@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, functional
 from torchmetrics import Metric
 
 from ..errors import InputError
 from .checks import VALUE_RULES, check_tensors, count_broken
-from .counts import AcceptanceCounts, Array
+from .counts import AcceptanceCounts
 from .profile import AcceptanceProfile
+from .sequences import EXTRA_COLUMNS, count_once, placed_rows, text_fingerprint, with_repeats
+from .settings import check_settings, positive, settings_state, vocabulary_table
 from .spans import SPAN_RULES, anchor_ends, check_spans, without_illegal
 from .walk import accepted_histogram, expected_histogram, extend_hits, step_validity, ttt_hits
 
@@ -23,6 +25,17 @@ __all__ = ["TTTAcceptance"]
 
 _MODES = ("greedy", "onehot", "rejection")
 _FAULTS = (*(("spans", rule) for rule in SPAN_RULES), *VALUE_RULES.items())
+# The last row of the sums: faults met on a device, rows numbered so far, and how many processes have named that many
+# rows, by the bits of their number.
+_SEEN = len(_FAULTS)
+_NAMED = slice(_SEEN + 1, _SEEN + 33)
+
+
+def _all_reduce_sum(state: Tensor, group: Any) -> list[Tensor]:
+    """The one collective of a validation: torchmetrics' default gathers (and first asks for the shapes)."""
+    total = state.clone()
+    torch.distributed.all_reduce(total, group=group)
+    return [total]
 
 
 class TTTAcceptance(Metric):
@@ -41,8 +54,8 @@ class TTTAcceptance(Metric):
             (temperature > 0 with the draft's argmax; the targets are tokens sampled from the verifier) or ``rejection``
             (drafts sampled, lossless rejection sampling; the same targets, and ``update`` needs ``accept_prob``). The
             first two are the same hard walk; the third counts expected rounds, in float64.
-        sequences: number of sequences of the validation set. With it each ``sequence_index`` counts once however often
-            the ranks' samplers repeat it, at the price of one row of counts per sequence in place of one per block.
+        sequences: number of sequences of the validation set, all below it. Not needed, but with it named sequences
+            need one collective, not two, and never more memory than a row of counts each.
         draft_vocab: int64 [V_draft] verifier ids that the drafter can produce, for the coverage and to refuse drafts
             that were not mapped to the verifier's vocabulary; None = not known.
         vocab_size: V, to refuse ids outside the verifier's vocabulary; None = not checked.
@@ -62,6 +75,8 @@ class TTTAcceptance(Metric):
     full_state_update = False
 
     sums: Tensor
+    named: list[Tensor]
+    settings: Tensor
     in_draft_vocab: Tensor
 
     def __init__(
@@ -79,28 +94,35 @@ class TTTAcceptance(Metric):
     ) -> None:
         kwargs.setdefault("dist_sync_fn", _all_reduce_sum)
         super().__init__(**kwargs)
-        self.ttt_steps = _positive("ttt_steps", ttt_steps)
-        self.max_depth = _positive("max_depth", ttt_steps if max_depth is None else max_depth)
-        self.blocks = _positive("blocks", blocks)
-        self.sequences = None if sequences is None else _positive("sequences", sequences)
-        self.vocab_size = None if vocab_size is None else _positive("vocab_size", vocab_size)
+        self.ttt_steps = positive("ttt_steps", ttt_steps)
+        self.max_depth = positive("max_depth", ttt_steps if max_depth is None else max_depth)
+        self.blocks = positive("blocks", blocks)
+        self.sequences = None if sequences is None else positive("sequences", sequences)
+        self.vocab_size = None if vocab_size is None else positive("vocab_size", vocab_size)
         if mode not in _MODES:
             raise InputError("mode", mode, f"must be one of {', '.join(_MODES)}")
         if not 0 < level < 1:
             raise InputError("level", level, "must lie in (0, 1)")
-        self.mode = mode
-        self.level = level
+        self.mode, self.level = mode, level
         self.knows_draft_vocab = draft_vocab is not None
-        self.register_buffer("in_draft_vocab", _membership(draft_vocab), persistent=False)
+        table = vocabulary_table(draft_vocab, self.vocab_size)
+        self.register_buffer("in_draft_vocab", table, persistent=False)
         self.rows_seen = 0
         self._forwarding = False
-        # One tensor, so that one collective synchronises everything: a row per block (or sequence), the flat counts and
-        # how often the row was added; the last row counts the faults met on a device, where raising would wait for it.
+        self._are_named: bool | None = None
+        # One tensor, so that one collective synchronises everything: a row per block (or sequence) of flat counts.
         rows = (self.sequences or self.blocks) + 1
-        columns = max(AcceptanceCounts.width(self.ttt_steps, self.max_depth) + 1, len(_FAULTS))
+        columns = max(self._width + EXTRA_COLUMNS, _NAMED.stop)
         dtype = torch.float64 if mode == "rejection" else torch.int64
         # On the host even under `torch.device("meta")`, where sharded models are built: there it would lose its zeros.
         self.add_state("sums", default=torch.zeros(rows, columns, dtype=dtype, device="cpu"), dist_reduce_fx="sum")
+        # Sequences whose number is not known: for each batch its rows, the index and then the columns of the sums.
+        self.add_state("named", default=[], dist_reduce_fx="cat")
+        # Tells metrics apart that count differently, where states are loaded, merged, or shared by a collection.
+        names = ("ttt_steps", "max_depth", "blocks", "mode", "sequences", "vocab_size")
+        self._options: dict[str, int | str | Tensor | None] = {name: getattr(self, name) for name in names}
+        self._options["draft_vocab"] = table if self.knows_draft_vocab else None
+        self.add_state("settings", default=settings_state(self._options), dist_reduce_fx="max")
         self._device = self.sums.device  # torchmetrics has taken the default device's
 
     def update(
@@ -110,17 +132,21 @@ class TTTAcceptance(Metric):
         spans: Tensor,
         *,
         sequence_index: Tensor | None = None,
+        block_index: Tensor | None = None,
         accept_prob: Tensor | None = None,
         verifier_ids: Tensor | None = None,
     ) -> None:
-        """Add one batch.
+        """Add one batch. What is refused leaves the counts as they were.
 
         Args:
             draft_ids: int64 [K, B, T]; ``draft_ids[k, b, t]`` is the token (verifier's vocabulary, -1 = none) that step
                 k drafts from anchor t, for position t + 1 + k.
             target_ids: int64 [B, T] the text: the verifier's own tokens.
             spans: int64 [S, 3] rows (row, P, E): indices of the first and the last token of each answer.
-            sequence_index: int64 [B] which sequence of the validation set each row is; default: running number.
+            sequence_index: int64 [B] which sequence of the validation set each row is. A sequence counts once, however
+                often ranks and batches repeat it; one row holds all of it. With every batch or with none.
+            block_index: int64 [B] where sequences are not named: the block of each row, modulo ``blocks``; default:
+                running number. Rows that are dealt twice count twice.
             accept_prob: float [K, B, T] = min(1, q(x) / p(x)) of the token x at t + 1 + k, in ``rejection`` mode (see
                 :func:`~eagle_speedup.acceptance.rejection.acceptance_probability`).
             verifier_ids: int64 [B, T], the verifier's argmax for position t; where it differs from ``target_ids`` the
@@ -130,45 +156,92 @@ class TTTAcceptance(Metric):
             InputError: wrong shapes, types or devices at once; illegal spans and values at once where they are in host
                 memory, else at ``compute``.
         """
-        tensors = {"draft_ids": draft_ids, "target_ids": target_ids, "spans": spans, "sequence_index": sequence_index}
-        tensors.update(accept_prob=accept_prob, verifier_ids=verifier_ids)
+        tensors = {"draft_ids": draft_ids, "target_ids": target_ids, "spans": spans, "accept_prob": accept_prob}
+        tensors.update(sequence_index=sequence_index, block_index=block_index, verifier_ids=verifier_ids)
         check_tensors(tensors, self.ttt_steps, self.sums.device)
-        self._check_options(accept_prob, sequence_index)
+        self._check_options(accept_prob, sequence_index, block_index)
         batch, length = target_ids.shape
         device = target_ids.device
-        if sequence_index is None:
-            sequence_index = torch.arange(self.rows_seen, self.rows_seen + batch, device=device)
-        self.rows_seen += batch
         if batch == 0 or length == 0:
+            self.rows_seen += batch
             return
+        draft_ids, target_ids, spans = draft_ids.long(), target_ids.long(), spans.long()
         if spans.device.type == "cpu":
             check_spans(spans, batch, length)
-        spans, faults = without_illegal(spans.to(device, non_blocking=True).long(), batch, length)
-        row, bad_index = self._state_row(sequence_index.to(device, non_blocking=True))
+        spans, faults = without_illegal(spans.to(device, non_blocking=True), batch, length)
+        index, bad_index = self._checked_index(sequence_index, block_index, batch, device)
         ends = anchor_ends(spans, batch, length)
-        values = (
-            count_broken("sequence_index", sequence_index, bad_index),
-            *self._broken_values(draft_ids, target_ids, ends, accept_prob),
-        )
+        values = (bad_index.sum(), *self._broken_values(draft_ids, target_ids, ends, accept_prob))
         counts = self._row_counts(draft_ids, target_ids, spans, ends, accept_prob, verifier_ids)
-        counts = torch.cat([counts, torch.ones_like(counts[:, :1])], dim=1)
+        if sequence_index is not None:
+            counts = with_repeats(counts, text_fingerprint(target_ids, ends >= 0))
         counts = torch.where(bad_index[:, None], 0, counts).to(self.sums.dtype)
-        self.sums[:-1, : counts.shape[1]].index_add_(0, row, counts)
-        self.sums[-1, : len(_FAULTS)] += torch.cat([faults, torch.stack(values)])
+        # Not in place: a state that was made in inference mode may not be changed outside of it.
+        columns = self.sums.shape[1]
+        if sequence_index is not None and self.sequences is None:
+            self.named.append(torch.cat([index[:, None].to(counts.dtype), counts], dim=1))
+        else:
+            padded = functional.pad(counts, (0, columns - counts.shape[1]))
+            self.sums = self.sums.index_add(0, index, padded)
+        seen = torch.full((1,), batch, dtype=torch.int64, device=device)
+        last = functional.pad(torch.cat([faults, torch.stack(values), seen]), (0, columns - _SEEN - 1))
+        self.sums = torch.cat([self.sums[:-1], self.sums[-1:] + last.to(self.sums.dtype)])
+        self.rows_seen += batch
+        self._are_named = sequence_index is not None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """``update``, and the profile of this batch alone."""
+        kept = {**self.metric_state, "named": list(self.named), "_update_count": self._update_count}
         self._forwarding = True
         try:
             return super().forward(*args, **kwargs)
+        except Exception:
+            vars(self).update(kept)  # torchmetrics has reset them to count the batch alone
+            raise
         finally:
             self._forwarding = False
+
+    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
+        """Add what another metric of the same settings has counted."""
+        state = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
+        check_settings(self._options, state.get("settings"))
+        super().merge_state(incoming_state)
+
+    def extra_repr(self) -> str:
+        """The options."""
+        return ", ".join(f"{name}={value!r}" for name, value in self._options.items() if name != "draft_vocab")
+
+    @property
+    def _width(self) -> int:
+        return AcceptanceCounts.width(self.ttt_steps, self.max_depth)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Module:
         """Follow a module to another device, but never to another precision: sums of counts must stay exact."""
         return super()._apply(lambda tensor: tensor.to(fn(tensor[:0]).device), exclude_state)
 
-    def _check_options(self, accept_prob: Tensor | None, sequence_index: Tensor | None) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if f"{prefix}sums" in state_dict:
+            check_settings(self._options, state_dict.get(f"{prefix}settings"))
+            self.rows_seen = int(state_dict[f"{prefix}sums"][-1, _SEEN])
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _sync_dist(self, dist_sync_fn: Callable[..., Any] = _all_reduce_sum, process_group: Any | None = None) -> None:
+        """Add up the sums of all processes, and bring together the rows of named sequences where there are any."""
+
+        def added(state: Tensor) -> Tensor:
+            return torch.stack(dist_sync_fn(state, group=process_group or self.process_group)).sum(dim=0)
+
+        rows = torch.cat(self.named) if self.named else self.sums.new_zeros(0, 1 + self._width + EXTRA_COLUMNS)
+        sums = self.sums.clone()
+        sums[-1, _NAMED.start + len(rows).bit_length()] += 1
+        self.sums = added(sums)
+        bits = int(self.sums[-1, _NAMED].nonzero().max())
+        if bits:
+            self.named = [added(placed_rows(rows.to(sums.device), 1 << bits, process_group or self.process_group))]
+
+    def _check_options(
+        self, accept_prob: Tensor | None, sequence_index: Tensor | None, block_index: Tensor | None
+    ) -> None:
         """Refuse what does not go with the options of this metric."""
         if (accept_prob is not None) != (self.mode == "rejection"):
             given = "missing" if accept_prob is None else "given"
@@ -176,6 +249,11 @@ class TTTAcceptance(Metric):
             raise InputError("accept_prob", given, rule)
         if self.sequences is not None and sequence_index is None:
             raise InputError("sequence_index", None, "must say which sequences these are where sequences is given")
+        if sequence_index is not None and block_index is not None:
+            raise InputError("block_index", "given", "is for rows whose sequences are not named by sequence_index")
+        if self._are_named not in (None, sequence_index is not None):
+            where = "this batch alone" if sequence_index is not None else "earlier batches alone"
+            raise InputError("sequence_index", where, "must come with every batch or with none")
 
     def _broken_values(
         self, draft_ids: Tensor, target_ids: Tensor, ends: Tensor, accept_prob: Tensor | None
@@ -187,22 +265,32 @@ class TTTAcceptance(Metric):
             outside = outside | (target_ids >= self.vocab_size)
         bad_targets = count_broken("target_ids", target_ids, outside & targets)
         valid = step_validity(ends, self.ttt_steps)
-        if accept_prob is not None:
-            legal = (accept_prob >= 0) & (accept_prob <= 1)  # false for NaN
-            return bad_targets, none, count_broken("accept_prob", accept_prob, valid & ~legal)
-        if not self.knows_draft_vocab and self.vocab_size is None:
-            return bad_targets, none, none
-        foreign = ~self._covered(draft_ids)
+        foreign = draft_ids < -1
+        if self.knows_draft_vocab:
+            foreign = foreign | ((draft_ids >= 0) & ~self._covered(draft_ids))
         if self.vocab_size is not None:
             foreign = foreign | (draft_ids >= self.vocab_size)
-        return bad_targets, count_broken("draft_ids", draft_ids, valid & (draft_ids >= 0) & foreign), none
+        bad_drafts = count_broken("draft_ids", draft_ids, valid & foreign)
+        if accept_prob is None:
+            return bad_targets, bad_drafts, none
+        legal = (accept_prob >= 0) & (accept_prob <= 1)  # false for NaN
+        return bad_targets, bad_drafts, count_broken("accept_prob", accept_prob, valid & ~legal)
 
-    def _state_row(self, sequence_index: Tensor) -> tuple[Tensor, Tensor]:
-        """(row of the state for each sequence, whether its index is out of range)."""
-        if self.sequences is None:
-            return sequence_index.remainder(self.blocks), sequence_index < 0
-        bad = (sequence_index < 0) | (sequence_index >= self.sequences)
-        return sequence_index.clamp(0, self.sequences - 1), bad
+    def _checked_index(
+        self, sequence_index: Tensor | None, block_index: Tensor | None, batch: int, device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """(sequence or block of each row, int64 [B], whether it is out of range)."""
+        if sequence_index is not None:
+            broken = sequence_index < 0
+            if self.sequences is not None:
+                broken = broken | (sequence_index >= self.sequences)
+            count_broken("sequence_index", sequence_index, broken)  # raises for values in host memory
+            index = torch.where(broken, 0, sequence_index.long())
+            return index.to(device, non_blocking=True), broken.to(device, non_blocking=True)
+        if block_index is None:
+            block_index = torch.arange(self.rows_seen, self.rows_seen + batch, device=device)
+        index = block_index.to(device, non_blocking=True).long().remainder(self.blocks)
+        return index, torch.zeros_like(index, dtype=torch.bool)
 
     def _row_counts(
         self,
@@ -249,11 +337,16 @@ class TTTAcceptance(Metric):
         for (field, rule), count in zip(_FAULTS, state[-1], strict=False):
             if count:
                 raise InputError(field, f"{int(count)} illegal", rule)
-        width = AcceptanceCounts.width(self.ttt_steps, self.max_depth)
-        flat, times = state[:-1, :width], state[:-1, width]
-        if self.sequences is not None:
-            flat = _once(flat, times, self.blocks)
-        return AcceptanceCounts.from_flat(flat.copy(), self.ttt_steps, self.max_depth)
+        if self.named and state[:-1].any():
+            raise InputError("sequence_index", None, "must come with every batch of all processes or with none")
+        if self.named:
+            rows = torch.cat(list(self.named)).cpu().numpy()
+            flat = count_once(rows[:, 1:], rows[:, 0].astype(np.int64), self.blocks)
+        elif self.sequences is not None:
+            flat = count_once(state[:-1, : self._width + EXTRA_COLUMNS], np.arange(self.sequences), self.blocks)
+        else:
+            flat = state[:-1, : self._width].copy()
+        return AcceptanceCounts.from_flat(flat, self.ttt_steps, self.max_depth)
 
     def compute(self) -> AcceptanceProfile:
         """The profile of all batches of all processes; warns where the verifier would not have written the text."""
@@ -268,49 +361,11 @@ class TTTAcceptance(Metric):
         """Forget all counts."""
         super().reset()
         # `forward` resets to count its batch alone, but the running number of its rows must go on.
-        self.rows_seen = self.rows_seen if self._forwarding else 0
+        if not self._forwarding:
+            self.rows_seen, self._are_named = 0, None
 
 
 def _answers_per_row(spans: Tensor, batch: int) -> Tensor:
     """Spans with a token after the first, per row: int64 [B, 1]."""
     row, first, last = spans.unbind(-1)
     return torch.zeros(batch, dtype=torch.int64, device=spans.device).index_add(0, row, (last > first).long())[:, None]
-
-
-def _membership(draft_vocab: Tensor | None) -> Tensor:
-    """Bool [V] table of the ids in ``draft_vocab``."""
-    if draft_vocab is None:
-        return torch.zeros(1, dtype=torch.bool, device="cpu")
-    ids = draft_vocab.detach().cpu().long().flatten()
-    if ids.numel() == 0 or int(ids.min()) < 0:
-        raise InputError("draft_vocab", ids.tolist()[:8], "must hold at least one id, none negative")
-    table = torch.zeros(int(ids.max()) + 1, dtype=torch.bool, device="cpu")
-    table[ids] = True
-    return table
-
-
-def _once(flat: Array, times: Array, blocks: int) -> Array:
-    """Rows of sequences that were added ``times`` times, counted once each and folded into blocks: [G, width]."""
-    repeats = np.maximum(times, 1)[:, None]
-    whole = flat[:, :2] if np.issubdtype(flat.dtype, np.floating) else flat  # tokens and answers, or all of the counts
-    differs = np.mod(whole, repeats).any(axis=1)
-    if differs.any():
-        index = int(np.flatnonzero(differs)[0])
-        raise InputError("sequence_index", index, "must stand for one sequence; its repeats differ")
-    once = flat / repeats if np.issubdtype(flat.dtype, np.floating) else flat // repeats
-    folded = np.zeros((blocks, flat.shape[1]), dtype=flat.dtype)
-    np.add.at(folded, np.arange(len(flat)) % blocks, once)
-    return folded
-
-
-def _positive(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(name, value, "must be a whole number of at least 1")
-    return value
-
-
-def _all_reduce_sum(state: Tensor, group: Any) -> list[Tensor]:
-    """The one collective of a validation: torchmetrics' default gathers (and first asks for the shapes)."""
-    total = state.clone()
-    torch.distributed.all_reduce(total, group=group)
-    return [total]

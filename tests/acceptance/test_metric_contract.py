@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
+from torchmetrics import MetricCollection
 
 from eagle_speedup.acceptance import TTTAcceptance
 from eagle_speedup.errors import InputError
@@ -133,28 +135,165 @@ def test_other_devices_report_illegal_spans_at_compute(monkeypatch):
         metric.compute()
 
 
-def test_each_sequence_counts_once():
+@pytest.mark.parametrize("size", [None, 5])
+def test_each_sequence_counts_once(size):
     drafts, target, spans = batch(0)
     plain = TTTAcceptance(3, blocks=2)
     plain.update(drafts, target, spans, sequence_index=torch.tensor([4, 0, 3]))
-    once = TTTAcceptance(3, blocks=2, sequences=5)
+    once = TTTAcceptance(3, blocks=2, sequences=size)
     once.update(drafts, target, spans, sequence_index=torch.tensor([4, 0, 3]))
-    repeated = spans[:1].clone()
-    once.update(drafts[:, :1], target[:1], repeated, sequence_index=torch.tensor([4]))
+    once.update(drafts[:, :1], target[:1], spans[:1], sequence_index=torch.tensor([4]))
     assert once.counts() == plain.counts()
-    plain.update(drafts[:, :1], target[:1], repeated, sequence_index=torch.tensor([4]))
-    assert once.counts() != plain.counts()
+    # In another place of another batch, padded on the left and beside others, it is still the same sequence.
+    moved = torch.cat([torch.full((3, 1, 5), -1), drafts[:, :1]], dim=2)
+    shifted = spans[:1] + torch.tensor([0, 5, 5])
+    once.update(moved, functional.pad(target[:1], (5, 0)), shifted, sequence_index=torch.tensor([4]))
+    assert once.counts() == plain.counts()
+    blocks = TTTAcceptance(3, blocks=2)
+    for _ in range(2):
+        blocks.update(drafts[:, :1], target[:1], spans[:1], block_index=torch.tensor([4]))
+    assert blocks.counts().answers.tolist() == [2, 0], "rows without a name count as often as they come"
 
 
-def test_repeats_of_a_sequence_must_be_the_same_sequence():
+@pytest.mark.parametrize("size", [None, 5])
+@pytest.mark.parametrize("mode", ["greedy", "rejection"])
+def test_repeats_must_be_of_one_text(size, mode):
     drafts, target, spans = batch(0)
-    metric = TTTAcceptance(3, sequences=5)
-    metric.update(drafts, target, spans, sequence_index=torch.tensor([4, 4, 3]))  # 37 and 35 tokens
-    with pytest.raises(InputError, match="sequence_index = 4: must stand for one sequence"):
-        metric.update(drafts, target, spans[:1], sequence_index=torch.tensor([1, 4, 2]))
+    chance = torch.full(drafts.shape, 0.5) if mode == "rejection" else None
+    metric = TTTAcceptance(3, sequences=size, mode=mode)
+    metric.update(drafts, target, spans, sequence_index=torch.tensor([4, 4, 3]), accept_prob=chance)
+    with pytest.raises(InputError, match="sequence_index = 4: must stand for one text; its repeats differ"):
         metric.compute()
-    with pytest.raises(InputError, match="sequence_index = None: must say which sequences"):
+    with pytest.raises(InputError, match=r"sequence_index = .*: must"):
+        metric.update(drafts, target, spans, accept_prob=chance)
+
+
+@pytest.mark.parametrize("mode", ["greedy", "rejection"])
+def test_repeats_with_other_drafts_count_as_their_mean(mode):
+    """Two batches of other shapes round differently, so that a draft may differ: no reason to give up."""
+    drafts, target, spans = batch(0)
+    drafts, target, spans = drafts[:, :1], target[:1], spans[:1]
+    other = torch.where(torch.arange(drafts.shape[2]) >= 20, -1, drafts)
+    rounds = []
+    metric = TTTAcceptance(3, blocks=1, mode=mode)
+    for ids, chance in ((drafts, 0.9), (other, 0.8)):
+        accept = torch.full(ids.shape, chance) if mode == "rejection" else None
+        alone = TTTAcceptance(3, blocks=1, mode=mode)
+        for m in (alone, metric):
+            m.update(ids, target, spans, sequence_index=torch.tensor([7]), accept_prob=accept)
+        rounds.append(alone.compute().rounds)
+    profile = metric.compute()
+    assert rounds[0] != rounds[1] and profile.answers == 1
+    assert profile.rounds == pytest.approx([sum(pair) / 2 for pair in zip(*rounds, strict=True)])
+
+
+def test_named_and_unnamed_batches_do_not_mix():
+    drafts, target, spans = batch(0)
+    metric = TTTAcceptance(3)
+    metric.update(drafts, target, spans, sequence_index=torch.arange(3))
+    with pytest.raises(InputError, match="sequence_index = 'earlier batches alone': must come with every batch or"):
         metric.update(drafts, target, spans)
+    with pytest.raises(InputError, match="block_index = 'given': is for rows whose sequences are not named"):
+        metric.update(drafts, target, spans, sequence_index=torch.arange(3), block_index=torch.arange(3))
+    assert metric.compute().answers == 3
+    metric.reset()
+    metric.update(drafts, target, spans)
+    assert metric.compute().answers == 3
+
+
+@pytest.mark.parametrize("options", [{}, {"sequences": 9}])
+def test_a_batch_that_forward_refuses_leaves_the_counts(options):
+    drafts, target, spans = batch(0)
+    metric = TTTAcceptance(3, blocks=9, **options)
+    named = {"sequence_index": torch.arange(3)} if options else {}
+    metric(drafts, target, spans, **named)
+    before = metric.counts()
+    with pytest.raises(InputError, match="must satisfy 0 <= P <= E"):
+        metric(drafts, target, torch.tensor([[0, 5, 3]]), **named)
+    with pytest.raises(InputError, match="must satisfy 0 <= P <= E"):
+        metric.update(drafts, target, torch.tensor([[0, 5, 3]]), **named)
+    assert metric.counts() == before
+    if not options:
+        metric(drafts, target, spans)
+        assert metric.counts().answers.tolist() == [1] * 6 + [0] * 3, "refused rows were not numbered either"
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"ttt_steps": 2}, "ttt_steps = 2"),
+        ({"max_depth": 4}, "max_depth = 4"),
+        ({"blocks": 8}, "blocks = 8"),
+        ({"mode": "rejection"}, "mode = 'rejection'"),
+        ({"sequences": 3}, "sequences = 3"),
+        ({"vocab_size": 10}, "vocab_size = 10"),
+        ({"draft_vocab": torch.tensor([1, 2])}, "draft_vocab = 'another'"),
+    ],
+)
+def test_counts_of_other_settings_are_refused(other, named):
+    options: dict[str, Any] = {"ttt_steps": 3, "max_depth": 5}
+    counted, metric = TTTAcceptance(**options), TTTAcceptance(**{**options, **other})
+    counted.update(*batch(0))
+    counted.persistent(True)
+    with pytest.raises(InputError, match=f"{named}: must be what the counts of the state were made with"):
+        metric.load_state_dict(counted.state_dict())
+    with pytest.raises(InputError, match=f"{named}: must be"):
+        metric.merge_state(counted)
+    assert not metric.sums.any()
+
+
+def test_a_loaded_state_numbers_its_rows_on():
+    counted, loaded, whole = (TTTAcceptance(3, blocks=9) for _ in range(3))
+    counted.persistent(True)
+    counted.update(*batch(0))
+    loaded.load_state_dict(counted.state_dict())
+    loaded.update(*batch(1))
+    for seed in range(2):
+        whole.update(*batch(seed))
+    assert loaded.counts() == whole.counts()
+
+
+def test_a_collection_keeps_metrics_of_other_settings_apart():
+    """Its compute groups share the states of metrics whose first batch counted alike."""
+    vocab = torch.tensor([0, 1])
+    collection = MetricCollection({"any": TTTAcceptance(1), "some": TTTAcceptance(1, draft_vocab=vocab)})
+    spans = torch.tensor([[0, 0, 9]])
+    for target in (torch.zeros(1, 10).long(), torch.arange(10)[None]):
+        collection.update(target[None] * 0, target, spans)
+    profiles = collection.compute()
+    assert profiles["any"].draft_vocab_coverage is None
+    assert profiles["some"].draft_vocab_coverage == pytest.approx((9 + 1) / 18)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_inference_mode_may_begin_and_end_anywhere(named):
+    metric, expected = TTTAcceptance(3), TTTAcceptance(3)
+    index = {"sequence_index": torch.arange(3)} if named else {}
+    with torch.inference_mode():
+        metric.update(*batch(5), **index)
+        metric.reset()
+    metric.update(*batch(0), **index)
+    with torch.inference_mode():
+        metric(*batch(0), **index)
+    metric.update(*batch(0), **index)
+    for _ in range(3):
+        expected.update(*batch(0), **index)
+    assert metric.counts() == expected.counts()
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8])
+def test_every_integer_type_counts_alike(dtype):
+    text = torch.arange(60)[None]
+    drafts, spans, index = text[None] + 1, torch.tensor([[0, 23, 49]]), torch.tensor([3])
+    vocab = torch.arange(64)
+    expected, metric = TTTAcceptance(1, draft_vocab=vocab), TTTAcceptance(1, draft_vocab=vocab.to(dtype))
+    expected.update(drafts, text, spans, sequence_index=index)
+    metric.update(drafts.to(dtype), text.to(dtype), spans.to(dtype), sequence_index=index.to(dtype))
+    assert metric.counts() == expected.counts()
+
+
+def test_options_are_shown():
+    assert "max_depth=6" in repr(TTTAcceptance(3, max_depth=6))
 
 
 def test_rows_are_numbered_on_through_forward():

@@ -25,12 +25,14 @@ def sequence(index: int):
     return drafts, text, (1 + index % 4, LENGTH - 1 - index % 6), probabilities
 
 
-def counted(size: int, mode: str, rank: int, world: int):
+def counted(size: int, mode: str, rank: int, world: int, told: bool = True):
     """Flat counts of the whole set as seen by one rank, and its number of collectives."""
-    metric = TTTAcceptance(STEPS, max_depth=5, mode=mode, sequences=size, blocks=7)
+    metric = TTTAcceptance(STEPS, max_depth=5, mode=mode, sequences=size if told else None, blocks=7)
     indices: Any = range(size)
     sampler: Any = DistributedSampler(indices, num_replicas=world, rank=rank, shuffle=True, seed=5)
-    mine = list(sampler)
+    mine = (
+        list(sampler) if rank < max(size, 1 + world // 2) else []
+    )  # of two sequences, rank 3 repeats one: let it idle
     for start in range(0, len(mine), 3):
         chosen = mine[start : start + 3]
         drafts, text, spans, probabilities = zip(*(sequence(i) for i in chosen), strict=True)
@@ -63,8 +65,8 @@ def counted(size: int, mode: str, rank: int, world: int):
     return profile.counts.to_dict(), len(calls)
 
 
-def on_rank(size: int, mode: str):
-    return counted(size, mode, distributed.get_rank(), distributed.get_world_size())
+def on_rank(size: int, mode: str, told: bool):
+    return counted(size, mode, distributed.get_rank(), distributed.get_world_size(), told)
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +78,14 @@ def gloo_four(tmp_path_factory):
 
 @pytest.mark.parametrize("mode", ["greedy", "onehot", "rejection"])
 @pytest.mark.parametrize("size", [13, 2])
-def test_one_two_and_four_processes(gloo_pair, gloo_four, size, mode):
-    alone, _ = counted(size, mode, 0, 1)
+@pytest.mark.parametrize("told", [True, False])
+def test_one_two_and_four_processes(gloo_pair, gloo_four, size, mode, told):
+    alone, _ = counted(size, mode, 0, 1, told)
     expected = AcceptanceCounts.from_dict(alone)
     assert expected.answers.sum() == size
     for pool in (gloo_pair, gloo_four):
-        for state, collectives in pool.run(on_rank, size, mode):
-            assert collectives == 1
+        for state, collectives in pool.run(on_rank, size, mode, told):
+            assert collectives == (1 if told else 2), "the second is for sequences whose number nobody told"
             counts = AcceptanceCounts.from_dict(state)
             if mode == "rejection":
                 np.testing.assert_allclose(counts.flat(), expected.flat(), rtol=1e-12, atol=1e-12)

@@ -93,16 +93,17 @@ class Bucketed(torch.utils.data.Sampler):
         return len(self.mine)
 
 
-def bucketed(folder, sizes, sequences, names):
+def bucketed(folder, sizes, sequences, names, give_index=True):
     """``trainer.validate`` over loaders whose samplers repeat sequences; counts of the headline and of each set."""
     callback: Any = SpeedupMonitor(toy_calibration(), sequences=sequences, validation_sets=names, blocks=8)
     rank, world = distributed.get_rank(), distributed.get_world_size()
     loaders = [toy_loader(size, 3, sampler=Bucketed(size, rank, world)) for size in sizes]
     options: Any = {"logger": False, "strategy": "ddp", "devices": 2, "use_distributed_sampler": False}
     trainer = toy_trainer(folder, [callback], **options)
+    module = ToyDrafter(step=3, give_index=give_index)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        trainer.validate(ToyDrafter(step=3, give_index=True), loaders, verbose=False)
+        trainer.validate(module, loaders, verbose=False)
     texts = [str(w.message) for w in told if "not torch's own" in str(w.message)]
     profiles = [callback.profile, *callback.set_profiles.values()]
     return [p.counts.to_dict() for p in profiles], texts
@@ -110,18 +111,34 @@ def bucketed(folder, sizes, sequences, names):
 
 def test_a_sampler_that_repeats_sequences_counts_each_once(gloo_pair, tmp_path):
     expected = direct_counts(20, 3, blocks=8)  # 5 buckets: the last one goes to both ranks
-    for (counts,), told in gloo_pair.run(bucketed, str(tmp_path), [20], 20, None):
-        assert AcceptanceCounts.from_dict(counts) == expected
-        assert told == []
-    (repeated, told), _ = gloo_pair.run(bucketed, str(tmp_path), [20], None, None)
+    for sequences in (20, None):  # their number need not be told
+        for (counts,), told in gloo_pair.run(bucketed, str(tmp_path), [20], sequences, None):
+            assert AcceptanceCounts.from_dict(counts) == expected
+            assert told == []
+    (repeated, told), _ = gloo_pair.run(bucketed, str(tmp_path), [20], None, None, False)
     assert AcceptanceCounts.from_dict(repeated[0]).answers.sum() == 24
-    assert len(told) == 1 and "give sequences, and sequence_index" in told[0]
+    assert len(told) == 1 and "give sequence_index" in told[0]
 
 
 def test_repeats_in_several_validation_sets(gloo_pair, tmp_path):
     short, long = direct_counts(5, 3, blocks=8), direct_counts(20, 3, blocks=8)
-    for counts, _ in gloo_pair.run(bucketed, str(tmp_path), [5, 20], [5, 20], ["chat", "code"]):
-        assert [AcceptanceCounts.from_dict(c) for c in counts] == [short + long, short, long]
+    for sequences in ([5, 20], None):
+        for counts, _ in gloo_pair.run(bucketed, str(tmp_path), [5, 20], sequences, ["chat", "code"]):
+            assert [AcceptanceCounts.from_dict(c) for c in counts] == [short + long, short, long]
+
+
+@pytest.mark.parametrize("names", [None, ["chat", "code"]])
+@pytest.mark.parametrize("sampler", [None, [0, 1, 2]])
+def test_negative_sequence_numbers_are_refused(tmp_path, names, sampler):
+    class Negative(ToyDrafter):
+        def validation_step(self, batch, batch_idx, dataloader_idx=0):
+            return {**super().validation_step(batch, batch_idx), "sequence_index": torch.tensor([0, 1, -5])}
+
+    callback = SpeedupMonitor(toy_calibration(), validation_sets=names)
+    loaders = [toy_loader(3, 3, sampler=sampler) for _ in names or [""]]
+    trainer = toy_trainer(tmp_path, [callback], logger=False)
+    with pytest.raises(InputError, match=r"sequence_index\[2\] = -\d: must be at least 0"):
+        trainer.validate(Negative(step=3), loaders, verbose=False)
 
 
 def test_sequences_need_their_number_and_a_size_for_every_set(tmp_path):
