@@ -52,9 +52,11 @@ class AcceptanceCounts:
             array = np.asarray(getattr(self, name))
             if array.shape != expected:
                 raise InputError(f"counts.{name}.shape", array.shape, f"must be {expected}")
-            array = array.view()
-            array.flags.writeable = False
-            object.__setattr__(self, name, array)
+            object.__setattr__(self, name, _read_only(array))
+
+    def __setstate__(self, state: Mapping[str, Array]) -> None:
+        for name, array in state.items():  # pickle does not keep arrays from being written to
+            object.__setattr__(self, name, _read_only(array))
 
     @staticmethod
     def _shapes(blocks: int, ttt_steps: int, max_depth: int) -> dict[str, tuple[int, ...]]:
@@ -137,3 +139,9 @@ class AcceptanceCounts:
         return self.max_depth == other.max_depth and np.array_equal(self.flat(), other.flat())
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -32,7 +32,7 @@ class AcceptanceProfile:
 
     Args:
         counts: the additive counts.
-        mode: how the drafter will be served (``greedy``, ``onehot``).
+        mode: how the drafter will be served (``greedy``, ``onehot``, ``rejection``).
         level: level of the intervals.
         coverage_known: whether ``counts.covered`` was counted against a real draft vocabulary.
     """
@@ -50,6 +50,9 @@ class AcceptanceProfile:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"AcceptanceProfile is immutable: can not set {name!r}")
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"AcceptanceProfile is immutable: can not delete {name!r}")
+
     def __repr__(self) -> str:
         return f"AcceptanceProfile(tokens={self.tokens}, answers={self.answers}, ttt_steps={self.ttt_steps})"
 
@@ -66,12 +69,12 @@ class AcceptanceProfile:
     @cached_property
     def tokens(self) -> int:
         """Tokens that rounds had to produce: sum of E - P."""
-        return int(self.counts.tokens.sum())
+        return round(float(self.counts.tokens.sum()))  # a mix of sets holds fractions
 
     @cached_property
     def answers(self) -> int:
         """Answers with at least one such token."""
-        return int(self.counts.answers.sum())
+        return round(float(self.counts.answers.sum()))
 
     @cached_property
     def rounds(self) -> tuple[int | float, ...]:
@@ -130,10 +133,14 @@ class AcceptanceProfile:
     def accept_length(self, depth: int) -> Estimate:
         """Tokens per round, with the bonus token and without the prefill's: sum(E - P) / sum(rounds).
 
+        It lies in [1, depth + 1], and so does the interval, however few blocks it rests on.
+
         Beyond `ttt_steps` the value is too high where the drafter decays past the steps it was trained for, so the
         interval reaches down to that of the deepest exact depth: drafting on never accepts less.
         """
         counted = self._estimate(_block_sums(self, depth), lambda sums: _ratio(sums[..., 0], sums[..., 1]))
+        lo, hi = np.clip([counted.lo, counted.hi], 1.0, depth + 1.0).tolist()
+        counted = replace(counted, lo=lo, hi=hi)
         if depth <= self.ttt_steps:
             return counted
         return replace(counted, lo=min(counted.lo, self.accept_length(self.ttt_steps).lo))
@@ -157,6 +164,8 @@ class AcceptanceProfile:
         other_depth: int,
         combine: Callable[[FloatArray, FloatArray], FloatArray],
     ) -> Estimate:
+        if self.mode != other.mode:
+            raise InputError("paired profiles", [self.mode, other.mode], "must be of one sampling mode")
         mine, theirs = _block_sums(self, depth), _block_sums(other, other_depth)
         if not np.array_equal(self.counts.tokens, other.counts.tokens):
             sizes = f"{self.tokens} and {other.tokens} tokens"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from eagle_speedup.acceptance import AcceptanceCounts, AcceptanceProfile, TTTAcceptance
 from eagle_speedup.errors import InputError
+from eagle_speedup.estimate import Estimate
 from eagle_speedup.intervals import jackknife, student_quantile
 
 POPULATION, STEPS, LENGTH = 3000, 3, 90
@@ -103,3 +105,29 @@ def test_one_block_has_no_interval_and_none_no_value():
     assert math.isnan(one.lo)
     none = jackknife(sums, lambda s: s[..., 0] / s[..., 1], used=np.array([False, False]), level=0.90)
     assert math.isnan(none.value)
+
+
+def test_bounds_stay_within_what_is_possible():
+    target = torch.arange(30).repeat(3, 1)
+    drafts = torch.stack([target + 1 + k for k in range(3)])
+    drafts[:, 0] = -1  # one answer of misses beside two perfect ones: the jackknife alone says -2.07 .. 5.94
+    metric = TTTAcceptance(3)
+    metric.update(drafts, target, torch.tensor([(row, 0, 29) for row in range(3)]))
+    profile = metric.compute()
+    assert profile.accept_length(3) == Estimate(87 / 45, 1.0, 4.0)
+    assert profile.accept_length(1).hi <= 2.0
+
+
+def test_a_profile_can_not_be_changed(population):
+    profile = pickle.loads(pickle.dumps(AcceptanceProfile(population[0])))
+    with pytest.raises(AttributeError, match="immutable"):
+        profile.mode = "onehot"
+    with pytest.raises(AttributeError, match="immutable"):
+        del profile.counts
+    with pytest.raises(ValueError, match="read-only"):
+        profile.counts.accepted[0, 0, 0] = 1
+
+
+def test_profiles_of_two_sampling_modes_are_not_paired(population):
+    with pytest.raises(InputError, match="must be of one sampling mode"):
+        AcceptanceProfile(population[0]).paired_difference(AcceptanceProfile(population[1], "onehot"), 1)
