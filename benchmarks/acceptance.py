@@ -131,7 +131,7 @@ def costs(vocab: int, args: argparse.Namespace) -> None:
     }
     for name, call in others.items():
         if call is None:
-            print(f"{name:45s} not installed")
+            print(f"{name:45s} not installed (pip install speculators)")
             continue
         seconds = median_seconds(call, args.device, 2)
         print(f"{name:45s} {seconds / argmax:8.4f} ({1e3 * seconds:.1f} ms)")
