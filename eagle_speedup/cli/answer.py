@@ -194,7 +194,7 @@ def answer(
         given=given,
         calibration=calibration,
         projection=projection,
-        rules=simple_rules(calibration, batch),
+        rules=simple_rules(calibration, batch, context_tokens, workload),
         baseline=baselines_at(calibration, [batch], context_tokens, workload)[0],
         verdict=_verdict(projection),
         limit=_limit(given),

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..estimate import Estimate
-from ..throughput import Calibration
+from ..throughput import Calibration, MeasuredPoint
 
-__all__ = ["Baseline", "baselines_at"]
+__all__ = ["Baseline", "baselines_at", "plain_points"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Baseline:
     tok_s: Estimate
     """By the calibration, as the next measurement would show it."""
     measured: bool
-    """Whether the calibration holds a point without speculation at this batch size."""
+    """Whether the calibration holds a point without speculation at this batch size and context, of this workload."""
 
 
 def baselines_at(
@@ -28,6 +28,27 @@ def baselines_at(
     workload: str | None = None,
 ) -> tuple[Baseline, ...]:
     """The baseline at each batch size, at a context and of a workload (None = as calibrated)."""
-    measured = {p.batch for p in calibration.points if p.depth == 0 and workload in (None, p.workload)}
+    measured = {p.batch for p in plain_points(calibration, context_tokens, workload)}
     tok_s = calibration.model.grid([0], batches, context_tokens, [1.0], workload).tok_s
     return tuple(Baseline(tok_s.at(0, column), batch in measured) for column, batch in enumerate(batches))
+
+
+def plain_points(
+    calibration: Calibration, context_tokens: float | None = None, workload: str | None = None
+) -> tuple[MeasuredPoint, ...]:
+    """The points without speculation at a context and of a workload.
+
+    None is what the model takes it for: the lowest calibrated context, where an unrecorded one counts as 0, and the
+    workload of the fastest step, unless there are points without one.
+    """
+    usable = [p for p in calibration.points if p.round_ms is not None]
+    plain = [p for p in usable if p.depth == 0]
+    if workload is None and plain and all(p.workload for p in usable):
+        workload = min(plain, key=lambda p: (p.round_ms or 0.0, p.workload or "")).workload
+    lowest = min((p.context_tokens or 0.0 for p in usable), default=0.0)
+    return tuple(
+        p
+        for p in plain
+        if p.workload == workload
+        and (p.context_tokens == context_tokens if context_tokens is not None else (p.context_tokens or 0.0) == lowest)
+    )

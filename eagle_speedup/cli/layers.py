@@ -46,7 +46,7 @@ def _headline(console: Console, answer: Answer) -> None:
         f"the {answer.baseline.tok_s} tok/s without speculation{_how_known(answer)}\n"
         f"{_decision(answer)}{_better(answer)}"
     )
-    context = "as calibrated" if p.context_tokens is None else f"{p.context_tokens:g} tokens"
+    context = "as calibrated" if p.context_tokens is None else f"{p.context_tokens:.12g} tokens"
     workload = "" if p.workload is None else f", workload {p.workload}"
     console.print(c.title or c.name, markup=False)
     console.print(
@@ -82,7 +82,14 @@ def _steps(answer: Answer) -> str:
 
 
 def _how_known(answer: Answer) -> str:
-    return "" if answer.baseline.measured else f", which is estimated: not measured at batch {answer.projection.batch}"
+    from rich.markup import escape
+
+    p = answer.projection
+    if answer.baseline.measured:
+        return ""
+    context = "" if p.context_tokens is None else f", context {p.context_tokens:.12g} tokens"
+    workload = "" if p.workload is None else f", workload {p.workload}"
+    return f", which is estimated: not measured at batch {p.batch}{context}{escape(workload)}"
 
 
 def _layers(answer: Answer) -> list[tuple[str, object]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..throughput import Calibration, LinearBreakeven, MeasuredPoint, OptimisticOverhead
+from .baseline import plain_points
 
 __all__ = ["SimpleRules", "rebased", "simple_rules"]
 
@@ -20,7 +21,7 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class SimpleRules:
-    """The rules of a calibration that hold at one batch size."""
+    """The rules of a calibration that hold at one batch size and context, for one workload."""
 
     optimistic: OptimisticOverhead | None
     """The upper bound; None where the calibration has none that holds."""
@@ -30,14 +31,17 @@ class SimpleRules:
     """Rules that contradict the calibration's points: one sentence each."""
 
 
-def simple_rules(calibration: Calibration, batch: int) -> SimpleRules:
-    """The rules that hold at ``batch``: made from a baseline of that batch, and in keeping with the measured points."""
+def simple_rules(
+    calibration: Calibration, batch: int, context_tokens: float | None = None, workload: str | None = None
+) -> SimpleRules:
+    """The rules that hold here: made from a baseline measured under these conditions, in keeping with the points."""
+    here = {p for p in plain_points(calibration, context_tokens, workload) if p.batch == batch}
     optimistic: OptimisticOverhead | None = None
     linear: dict[str, LinearBreakeven] = {}
     left_out = []
     for name, rule in calibration.simple_models.items():
-        batches = {p.batch for p in calibration.points if p.depth == 0 and _equal(p.total_tok_s, rule.baseline_tok_s)}
-        if batches and batch not in batches:
+        origins = {p for p in calibration.points if p.depth == 0 and _equal(p.total_tok_s, rule.baseline_tok_s)}
+        if origins and not origins & here:
             continue
         contradiction = _contradiction(rule, calibration, batch)
         if contradiction is not None:

@@ -164,6 +164,43 @@ def test_baselines_over_batch_sizes_say_whether_they_were_measured(cli):
     assert ", not measured" in cli.text(*ASK, "--batches", "1,8")
 
 
+KIMI = ("estimate", "--full-acc", ".74,.47,.29", "-c", "kimi_k2_6_rtx_pro_6000_dcp1")
+
+
+@pytest.mark.parametrize(
+    ("batch", "context", "measured"),
+    [(128, None, True), (2, 131072, True), (128, 131072, False), (128, 0, True), (1, 5000, False), (3, None, False)],
+)
+def test_a_baseline_is_measured_at_its_batch_and_context(cli, batch, context, measured):
+    words = (*KIMI, "-b", str(batch), *(() if context is None else ("--context", str(context))))
+    assert cli.json(*words)["calibrated"]["baseline"]["measured"] is measured
+    out = " ".join(cli.text(*words).replace("│", " ").split())
+    where = f"estimated: not measured at batch {batch}" + ("" if context is None else f", context {context} tokens")
+    assert (where in out) is not measured
+
+
+def test_baselines_over_batch_sizes_are_measured_at_the_context_asked_about(cli):
+    rows = cli.json(*KIMI, "--context", "16384", "--batches", "16,64")["by_batch"]
+    assert [row["baseline"]["measured"] for row in rows] == [True, False]
+
+
+def test_a_baseline_without_a_recorded_context_is_not_measured_at_a_stated_one(cli):
+    data = cli.json(*ASK, "--context", "8000")
+    assert data["calibrated"]["baseline"]["measured"] is False and data["linear"] == {}
+    assert "context 8000 tokens" in cli.text(*ASK, "--context", "8000")
+
+
+def test_a_baseline_is_measured_with_its_workload(cli, tmp_path):
+    path = tmp_path / "c.yaml"
+    lines = ("{depth: 0, tok_s: 90, workload: chat}", "{depth: 0, tok_s: 300, batch: 4, workload: code}")
+    path.write_text("name: c\npoints:\n" + "".join(f"- {line}\n" for line in lines))
+    ask = ("estimate", "--full-acc", ".7,.4", "-c", str(path), "--batches", "1,4")
+    # Without a name the figures are those of the workload of the fastest step, here the one of batch 1.
+    for words, measured in ((("chat",), [True, False]), (("code",), [False, True]), ((), [True, False])):
+        rows = cli.json(*ask, *(word for name in words for word in ("--workload", name)))["by_batch"]
+        assert [row["baseline"]["measured"] for row in rows] == measured
+
+
 def test_one_accuracy_recommends_no_depth_it_does_not_cover(cli):
     words = ("estimate", "--full-acc", ".8713", "-c", "kimi_k2_5_origin")
     data = cli.json(*words)
