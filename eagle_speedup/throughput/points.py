@@ -10,6 +10,8 @@ from ..errors import InputError
 
 __all__ = ["MeasuredPoint", "check_nodes"]
 
+_GROSS = 2.0  # figures of one measurement that differ by more are not of one measurement
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPoint:
@@ -17,7 +19,8 @@ class MeasuredPoint:
 
     A depth-0 point is decoding without speculation (the baseline). ``depth=None`` says that the depth was not recorded;
     the calibration then treats it as unknown. Give ``step_ms`` (the engine's own time per round) where it is known: it
-    needs no accept length. At least one of ``tok_s`` and ``step_ms`` is required.
+    needs no accept length. At least one of ``tok_s`` and ``step_ms`` is required; a ``step_ms`` of more than twice the
+    time that ``tok_s`` leaves for a round is refused.
 
     >>> MeasuredPoint(depth=3, tok_s=122.0, accept_length=2.278).round_ms
     18.672131147540984
@@ -63,6 +66,7 @@ class MeasuredPoint:
             raise InputError("per_user", self.per_user, "must be true or false")
         self._check_accept_length()
         self._check_tree()
+        self._check_times()
         for name in ("workload", "source"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
@@ -79,6 +83,20 @@ class MeasuredPoint:
 
     def _check_tree(self) -> None:
         check_nodes(self.depth, self.topk, self.num_draft_tokens)
+
+    def _check_times(self) -> None:
+        """The engine's own time of a round fits into what ``tok_s`` leaves for one.
+
+        The other way round they may differ by any factor: ``tok_s`` of the wall clock holds prefill and queueing too.
+        """
+        if self.step_ms is None or self.token_ms is None:
+            return
+        most = self.accept_length if self.accept_length is not None else None if self.depth is None else self.depth + 1
+        if most is not None and self.step_ms > _GROSS * self.token_ms * most:
+            what = "accept length" if self.accept_length is not None else "at most"
+            said = f"tok_s = {self.tok_s:g}{' per user' if self.per_user else ''} at batch {self.batch}"
+            rule = f"contradicts {said}, which leaves {self.token_ms * most:.3g} ms for a round of {what} {most:.3g}"
+            raise InputError("step_ms", self.step_ms, rule)
 
     @property
     def is_tree(self) -> bool:

@@ -60,3 +60,32 @@ def test_refusals(fields, message):
     with pytest.raises(InputError) as error:
         MeasuredPoint(**{"depth": 3, "tok_s": 100.0, **fields})
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"tok_s": 110.0, "accept_length": 2.3, "step_ms": 500},
+            "step_ms = 500: contradicts tok_s = 110 at batch 1, which leaves 20.9 ms for a round of accept length 2.3",
+        ),
+        (
+            {"tok_s": 110.0, "step_ms": 500.0},  # no accept length is longer than depth + 1
+            "step_ms = 500.0: contradicts tok_s = 110 at batch 1, which leaves 36.4 ms for a round of at most 4",
+        ),
+        (
+            {"depth": 0, "tok_s": 50.0, "batch": 8, "per_user": True, "step_ms": 50.0},
+            "step_ms = 50.0: contradicts tok_s = 50 per user at batch 8, which leaves 20 ms for a round of at most 1",
+        ),
+    ],
+)
+def test_a_round_longer_than_its_tokens_take(fields, message):
+    with pytest.raises(InputError) as error:
+        MeasuredPoint(**{"depth": 3, **fields})
+    assert str(error.value) == message
+
+
+def test_a_round_may_be_shorter_than_the_wall_clock_says():
+    assert MeasuredPoint(3, 110.0, accept_length=2.3, step_ms=38.0).round_ms == 38.0  # 1.8 times: rounding, other runs
+    assert MeasuredPoint(3, 20.0, accept_length=2.3, step_ms=12.0).round_ms == 12.0  # tok_s with long prefills in it
+    assert MeasuredPoint(None, 110.0, step_ms=500.0).round_ms == 500.0  # nothing says how long a round's text is
