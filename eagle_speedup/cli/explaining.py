@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
@@ -80,11 +81,8 @@ def explain(
 
     ``gpus``: accelerators that hold the verifier; None = as the calibration's tensor parallelism says, else all.
     """
-    names = {"node": node or calibration.node, "verifier": verifier or calibration.verifier}
-    for field, name in names.items():
-        if name is None:
-            raise InputError(field, None, f"must be given: the calibration {calibration.name!r} names none")
-    node_spec, verifier_spec = load_node(str(names["node"])), load_verifier(str(names["verifier"]))
+    node_spec = load_node(node or _configuration(calibration, "node"))
+    verifier_spec = load_verifier(verifier or _configuration(calibration, "verifier"))
     if depth is None:
         depth = _DEFAULT_DEPTH if given is None else given.lengths.ttt_steps
     if depth < 1:
@@ -106,7 +104,8 @@ def explain(
     levers = [*_accuracy_levers(given, calibration, depth, batch, context_tokens), *_time_levers(of_round)]
     levers.sort(key=lambda lever: -lever.gain)
     notes = (of_round.all_reduce_note,) if of_round.all_reduce_note else ()
-    warnings = (*model.warnings, *_unknown_depth(calibration), *model.range_warnings(depth, batch, context_tokens))
+    fit = (*model.warnings, *calibration.warnings, *_unknown_depth(calibration))
+    warnings = (*fit, *model.range_warnings(depth, batch, context_tokens))
     return Explanation(
         node=node_spec.title,
         verifier=verifier_spec.title,
@@ -118,6 +117,14 @@ def explain(
         levers=tuple(levers),
         warnings=(*warnings, *notes),
     )
+
+
+def _configuration(calibration: Calibration, field: str) -> str | Path:
+    """Name or file of the calibration's node or verifier."""
+    name: str | None = getattr(calibration, field)
+    if name is None:
+        raise InputError(field, None, f"must be given: the calibration {calibration.name!r} names none")
+    return calibration.file_of(name) or name
 
 
 def _unknown_depth(calibration: Calibration) -> tuple[str, ...]:

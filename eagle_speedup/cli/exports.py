@@ -35,7 +35,7 @@ class Export:
     fingerprint: str
     """Of the calibration."""
     warnings: tuple[str, ...]
-    """Where the choice lies outside what was measured."""
+    """What the choice rests on, and where it lies outside what was measured."""
 
     def vllm_config(self) -> dict[str, Any] | None:
         """The value of ``--speculative-config``; None = serve without."""
@@ -105,7 +105,9 @@ def build_export(
     rows = batch_rows(given, calibration, sorted(set(batches)), context_tokens)
     lengths = tuple(given.lengths.accept_length(d) for d in range(1, max(depth, given.table_depth) + 1))
     schedule = _schedule([(row.batch, row.best_depth) for row in rows])
-    warnings = [*calibration.model.range_warnings(max(depth, 1), batch, context_tokens)]
+    model = calibration.model
+    warnings = [*given.warnings, *model.warnings, *calibration.warnings]
+    warnings += model.range_warnings(max(depth, 1), batch, context_tokens)
     warnings += [warning for row in rows for warning in row.warnings]
     steps = given.lengths.ttt_steps
     if depth > steps:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InputError
-from ..throughput import Calibration, load_calibration
+from ..throughput import Calibration, load_calibration, load_node, load_verifier
 from ..throughput.calibration import parse_calibration
 from ..throughput.checks import WHAT_TO_MEASURE
 from ..throughput.specs import config_names, config_path
@@ -34,13 +34,24 @@ def calibration_with(name_or_path: str, assignments: Sequence[str]) -> Calibrati
         raise InputError("calibration", name_or_path, rule + WHAT_TO_MEASURE)
     if not assignments:
         return load_calibration(name_or_path)
-    data, before = read_yaml(config_path("calibration", name_or_path)), load_calibration(name_or_path)
+    file, before = config_path("calibration", name_or_path), load_calibration(name_or_path)
+    data = read_yaml(file)
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals or not _PATH.fullmatch(path.strip()):
             raise InputError("set", assignment, "must have the form a.b=value")
         _assign(data, path.strip(), _value(assignment, text))
-    return rebased(before, parse_calibration(data))
+    after = rebased(before, parse_calibration(data, file.parent))
+    _check_setup(before, after)
+    return after
+
+
+def _check_setup(before: Calibration, after: Calibration) -> None:
+    """Refuse a node or verifier that was set and does not exist: a file may hold free text, an option is a choice."""
+    for field, load in (("node", load_node), ("verifier", load_verifier)):
+        name = getattr(after, field)
+        if name is not None and name != getattr(before, field):
+            load(after.file_of(name) or name)
 
 
 def _value(assignment: str, text: str) -> Any:

@@ -57,9 +57,9 @@ class Calibration:
     points: tuple[MeasuredPoint, ...]
     """What was measured."""
     node: str | None = None
-    """Name of the node's configuration."""
+    """Name or file of the node's configuration, or free text; no projection rests on it."""
     verifier: str | None = None
-    """Name of the verifier's configuration."""
+    """Name or file (.yaml) of the verifier's configuration, or free text."""
     engine: str | None = None
     """Serving engine; None = not recorded."""
     engine_version: str | None = None
@@ -78,8 +78,14 @@ class Calibration:
     """Beliefs for what the points do not determine; None = `Prior` for the kind of verifier, where it is known."""
     simple_models: Mapping[str, SimpleModel] = field(default_factory=dict)
     """Simple rules kept beside the model, by name."""
+    moe: bool | None = None
+    """Whether the verifier is a mixture of experts; None = as its configuration says, where there is one."""
+    folder: Path | None = field(default=None, compare=False, repr=False)
+    """Where the file it was read from lies: configurations given as files are looked for there, then here."""
 
     def __post_init__(self) -> None:
+        if not (self.moe is None or isinstance(self.moe, bool)):
+            raise InputError("moe", self.moe, "must be true, false or null")
         if not self.points and (self.prior is None or self.prior.step_ms is None):
             raise InputError("points", [], "must hold at least one measured point: " + WHAT_TO_MEASURE)
         known = {s.id for s in self.sources}
@@ -105,9 +111,51 @@ class Calibration:
         """The prior in use: the given one, else the one for a dense or a mixture-of-experts verifier, else general."""
         if self.prior is not None:
             return self.prior
-        if self.verifier in config_names("verifier"):
-            return Prior().for_verifier(moe=load_verifier(self.verifier).moe)
-        return Prior()
+        moe = self.verifier_moe
+        return Prior() if moe is None else Prior().for_verifier(moe=moe)
+
+    @cached_property
+    def verifier_moe(self) -> bool | None:
+        """Whether the verifier is a mixture of experts, by its configuration or by ``moe``; None = not known.
+
+        Raises:
+            InputError: the configuration is faulty, or contradicts ``moe``.
+        """
+        name = self.verifier
+        shipped = name is not None and name in config_names("verifier")
+        path = None if name is None else name if shipped else self.file_of(name)
+        if path is None:
+            return self.moe
+        moe = within("verifier", lambda: load_verifier(path)).moe
+        if self.moe not in (None, moe):
+            kind = "a mixture of experts" if moe else "dense"
+            raise InputError("moe", self.moe, f"contradicts the verifier {name!r}, which is {kind}")
+        return moe
+
+    def file_of(self, name: str) -> Path | None:
+        """The YAML file that a node or verifier of this name is, beside the calibration's own or here; else None."""
+        if not name.endswith((".yaml", ".yml")):
+            return None
+        return next((f / name for f in (self.folder, Path()) if f is not None and (f / name).is_file()), None)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What its setup leaves open: sentences."""
+        if self.prior is not None or self.verifier is None or self.verifier_moe is not None:
+            return ()
+        near = difflib.get_close_matches(self.verifier, config_names("verifier"), n=1, cutoff=0.7)
+        what = "is no shipped configuration" + (f" (did you mean {near[0]!r}?)" if near else "")
+        if self.verifier.endswith((".yaml", ".yml")):
+            what = "is a file that is not found"
+        return (
+            f"the verifier {self.verifier!r} {what}: whether it is dense or a mixture of experts is not known, so the "
+            "prior is the general one; say moe: true or moe: false in the calibration",
+        )
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any point says how long a step or round takes; where none does, all rests on a simulated prior."""
+        return any(point.round_ms is not None for point in self.points)
 
     @cached_property
     def model(self) -> ThroughputModel:
@@ -126,25 +174,30 @@ def load_calibration(source: str | Path | Calibration) -> Calibration:
         return source
     if not isinstance(source, (str, Path)):
         raise InputError("calibration", source, "must be a name, a path or a Calibration")
-    return parse_calibration(read_yaml(config_path("calibration", source)))
+    path = config_path("calibration", source)
+    return parse_calibration(read_yaml(path), path.parent)
 
 
-def parse_calibration(data: Mapping[str, Any]) -> Calibration:
-    """A calibration from plain data, as its YAML file holds it."""
-    check_keys(data, "", (*_TEXT, "schema", "points", "sources", "prior", "simple_models"), ("name", "points"))
+def parse_calibration(data: Mapping[str, Any], folder: Path | None = None) -> Calibration:
+    """A calibration from plain data, as its YAML file in ``folder`` holds it."""
+    check_keys(data, "", (*_TEXT, "schema", "moe", "points", "sources", "prior", "simple_models"), ("name", "points"))
     if data.get("schema", SCHEMA) != SCHEMA:
         raise InputError("schema", data["schema"], f"must be {SCHEMA!r}")
     text: dict[str, Any] = {key: get_text(data, "", key) for key in _TEXT}
     check_draft_sampling(text["draft_sampling"])
     known = tuple(f.name for f in fields(Prior))
     prior = data.get("prior")
-    return Calibration(
+    calibration = Calibration(
         **text,
+        moe=data.get("moe"),
+        folder=folder,
         points=get_list(data, "", "points", _point),
         sources=get_list(data, "", "sources", _source),
         prior=None if prior is None else Prior(**check_keys(prior, "prior", known)),
         simple_models=_simple_models(data.get("simple_models") or {}),
     )
+    _ = calibration.verifier_moe  # refused here rather than at the first projection
+    return calibration
 
 
 def check_draft_sampling(name: str | None) -> None:
@@ -172,6 +225,10 @@ def save_calibration(calibration: Calibration, path: str | Path) -> Path:
 def _plain(calibration: Calibration) -> dict[str, Any]:
     data: dict[str, Any] = {"schema": SCHEMA}
     data.update({key: getattr(calibration, key) for key in _TEXT if getattr(calibration, key) is not None})
+    # The kind goes along with a verifier given as a file, so that the calibration means the same in another folder.
+    moe = calibration.moe if calibration.verifier in config_names("verifier") else calibration.verifier_moe
+    if moe is not None:
+        data["moe"] = moe
     if calibration.prior is not None:
         data["prior"] = calibration.prior.as_dict()
     if calibration.sources:

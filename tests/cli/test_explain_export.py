@@ -8,7 +8,7 @@ import pytest
 from eagle_speedup.cli.exports import _schedule
 from eagle_speedup.throughput import load_node, load_verifier
 from eagle_speedup.throughput.budget import all_reduce_us, distinct_experts, round_budget, weight_gb
-from eagle_speedup.throughput.specs import config_names
+from eagle_speedup.throughput.specs import config_names, config_path
 
 from .conftest import ORIGIN
 
@@ -68,6 +68,14 @@ class TestExplain:
         assert "verifier = None" in cli.refusal("explain", "-c", str(path), "--node", "rtx_pro_6000_x8")
         assert "unknown name" in cli.refusal("explain", "-c", str(path), "--node", "nope", "--verifier", "kimi_k2_5")
         assert "depth = 0" in cli.refusal("explain", "-c", "kimi_k2_5_origin", "--depth", "0")
+
+    def test_a_node_and_verifier_given_as_files(self, cli, tmp_path):
+        for group, name in (("node", "rtx_pro_6000_x8"), ("verifier", "kimi_k2_5")):
+            (tmp_path / f"{group}.yaml").write_bytes(config_path(group, name).read_bytes())
+        path = tmp_path / "c.yaml"
+        setup = "node: node.yaml\nverifier: verifier.yaml\n"  # beside the calibration, not where the command runs
+        path.write_text(f"name: c\n{setup}points:\n- {{depth: 0, tok_s: 90}}\n")
+        assert cli.json("explain", "-c", str(path))["verifier"].startswith("Kimi-K2.5")
 
     def test_a_missing_constant_is_named(self, cli, tmp_path):
         path = tmp_path / "v.yaml"

@@ -146,6 +146,9 @@ def test_a_bound_that_contradicts_the_points_is_left_out(cli, assignment, reason
         ("points[0].tok_s.x=1", "set = 'points[0].tok_s.x': points.0.tok_s holds a value, not keys"),
         ("points[0].tok_s=fast", "points[0].tok_s = 'fast': must be a finite number > 0"),
         ("nothing", "set = 'nothing': must have the form a.b=value"),
+        ("verifier=kimi_k2_7", "verifier = 'kimi_k2_7': unknown name; did you mean 'kimi_k2_6'?"),
+        ("node=rtx_pro_6000", "node = 'rtx_pro_6000': unknown name; did you mean 'rtx_pro_6000_x8'?"),
+        ("verifier=none.yaml", "file = 'none.yaml': No such file or directory"),
         ("..=3", "set = '..=3': must have the form a.b=value"),
         ("prior..noise=1", "set = 'prior..noise=1': must have the form a.b=value"),
         (".notes=1", "set = '.notes=1': must have the form a.b=value"),
@@ -156,6 +159,39 @@ def test_a_bound_that_contradicts_the_points_is_left_out(cli, assignment, reason
 )
 def test_overrides_that_are_refused(cli, assignment, line):
     assert cli.refusal(*ASK, "--set", assignment) == line
+
+
+def test_a_verifier_set_by_name_or_file_moves_the_prior(cli, tmp_path):
+    path = tmp_path / "my.yaml"
+    path.write_text("name: mine\ntitle: t\nmoe: false\n")
+    plain, by_name, by_file = (
+        cli.json(*ASK, *(w for v in words for w in ("--set", f"verifier={v}")))
+        for words in ((), ("llama_3_1_8b",), (path,))
+    )
+    assert by_file["calibrated"] == by_name["calibrated"] != plain["calibrated"]
+    assert not any("the general one" in w for w in by_file["warnings"])
+    assert cli.json(*ASK, "--set", "verifier=null")["calibrated"] != plain["calibrated"]
+
+
+@pytest.mark.parametrize("moe", ["true", "false"])
+def test_a_verifier_file_given_to_calibrate_decides_the_prior_of_estimate(cli, tmp_path, monkeypatch, moe):
+    monkeypatch.chdir(tmp_path)
+    for name, lines in (("my", f"name: mine\ntitle: t\nmoe: {moe}\n"), ("p", "points:\n- {depth: 0, tok_s: 90}\n")):
+        (tmp_path / f"{name}.yaml").write_text(lines)
+    cli.text("calibrate", "p.yaml", "--verifier", "my.yaml", "-o", "c.yaml")
+    cli.text("calibrate", "p.yaml", "--verifier", "kimi_k2_5" if moe == "true" else "llama_3_1_8b", "-o", "named.yaml")
+    (tmp_path / "my.yaml").unlink()
+    by_file, named = (cli.json("estimate", "--full-acc", ".7,.4", "-c", name) for name in ("c.yaml", "named.yaml"))
+    assert by_file["calibrated"] == named["calibrated"] and by_file["warnings"] == named["warnings"]
+
+
+def test_a_verifier_of_unknown_kind_is_a_warning_of_every_answer(cli, tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("name: c\nverifier: llama_3_1_8bb\npoints:\n- {depth: 0, tok_s: 90}\n")
+    says = "the verifier 'llama_3_1_8bb' is no shipped configuration (did you mean 'llama_3_1_8b'?)"
+    assert any(w.startswith(says) for w in cli.json("estimate", "--full-acc", ".7,.4", "-c", str(path))["warnings"])
+    assert any(w.startswith(says) for w in cli.json("calibrate", str(path))["warnings"])
+    assert says in " ".join(cli("export", "--full-acc", ".7,.4", "-c", str(path))[2].split())
 
 
 def test_overrides_do_not_read_the_environment(cli):

@@ -132,6 +132,61 @@ def test_experts_start_from_a_steeper_prior_than_dense_weights():
     assert Calibration("x", points, verifier="kimi_k2_5", prior=Prior(noise=0.02)).effective_prior.noise == 0.02
 
 
+SPEC = "name: mine\ntitle: t\nmoe: {}\n"
+
+
+@pytest.mark.parametrize("moe", ["true", "false"])
+def test_a_verifier_given_as_a_file_decides_the_prior(tmp_path, monkeypatch, moe):
+    (tmp_path / "my.yaml").write_text(SPEC.format(moe))
+    path = write(tmp_path, GOOD + "verifier: my.yaml\n")
+    calibration = load_calibration(path)  # the file lies beside the calibration, not here
+    assert calibration.verifier_moe is (moe == "true") and calibration.warnings == ()
+    assert calibration.effective_prior == Prior().for_verifier(moe=moe == "true") != Prior()
+    monkeypatch.chdir(tmp_path)
+    assert Calibration("x", calibration.points, verifier="my.yaml").fingerprint == calibration.fingerprint
+
+
+def test_a_saved_calibration_keeps_the_kind_of_a_verifier_given_as_a_file(tmp_path):
+    (tmp_path / "my.yaml").write_text(SPEC.format("true"))
+    calibration = load_calibration(write(tmp_path, GOOD + "verifier: my.yaml\n"))
+    away = tmp_path / "away"
+    away.mkdir()
+    moved = load_calibration(save_calibration(calibration, away / "c.yaml"))
+    assert moved.verifier_moe is True and moved.fingerprint == calibration.fingerprint
+    assert "moe" not in save_calibration(load_calibration("kimi_k2_5_origin"), away / "o.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("llama_3_1_8bb", "is no shipped configuration (did you mean 'llama_3_1_8b'?): whether"),
+        ("A Model Of Our Own", "is no shipped configuration: whether it is dense"),
+        ("gone.yaml", "is a file that is not found"),
+    ],
+)
+def test_a_verifier_of_unknown_kind_is_told(tmp_path, name, says):
+    calibration = load_calibration(write(tmp_path, GOOD + f"verifier: {name}\n"))
+    assert calibration.effective_prior == Prior() and calibration.verifier_moe is None
+    (warning,) = calibration.warnings
+    assert warning.startswith(f"the verifier {name!r} {says}") and "the prior is the general one" in warning
+    known = load_calibration(write(tmp_path, GOOD + f"verifier: {name}\nmoe: false\n"))
+    assert known.warnings == () and known.effective_prior == Prior().for_verifier(moe=False)
+    stated = load_calibration(write(tmp_path, GOOD + f"verifier: {name}\nprior: {{noise: 0.02}}\n"))
+    assert stated.warnings == (), "nothing was left to the kind of verifier"
+
+
+def test_the_kind_of_a_verifier_is_checked(tmp_path):
+    for line, message in (
+        ("moe: 3", "moe = 3: must be true, false or null"),
+        ("verifier: llama_3_1_8b\nmoe: true", "moe = True: contradicts the verifier 'llama_3_1_8b', which is dense"),
+        ("verifier: bad.yaml", "verifier.moe = 'yes': must be true or false"),
+    ):
+        (tmp_path / "bad.yaml").write_text(SPEC.format("'yes'"))
+        with pytest.raises(InputError) as error:
+            load_calibration(write(tmp_path, GOOD + line + "\n"))
+        assert str(error.value) == message
+
+
 def test_node_and_verifier_files_are_read_strictly(tmp_path):
     path = tmp_path / "n.yaml"
     path.write_text("name: n\ntitle: t\ngpu: g\ngpu_count: 0\ninterconnect: i\n")
