@@ -65,33 +65,39 @@ def test_the_guard_itself_can_fail():
         torch.ones(3)[torch.ones(3) > 0]
 
 
-def test_pickle_clone_reset_and_state_dict():
+@pytest.mark.parametrize("named", [False, True])
+def test_pickle_clone_reset_and_state_dict(named):
+    first, second = ({"sequence_index": torch.arange(3) + i} if named else {} for i in (0, 3))
     metric = TTTAcceptance(3, max_depth=5)
     metric.persistent(True)
-    metric.update(*batch(0))
+    metric.update(*batch(0), **first)
     expected = metric.counts()
     copies: list[Any] = [pickle.loads(pickle.dumps(metric)), metric.clone()]
     for copy in copies:
         assert copy.counts() == expected
-        copy.update(*batch(1))
+        copy.update(*batch(1), **second)
         assert copy.counts() != expected
     assert metric.counts() == expected
     other = TTTAcceptance(3, max_depth=5)
     other.load_state_dict(metric.state_dict())
     assert other.counts() == expected
+    other.merge_state(metric)
+    assert (other.counts() == expected) is named, "only named sequences are known to be the same ones"
     metric.reset()
     assert metric.counts().tokens.sum() == 0
-    metric.update(*batch(0))
+    metric.update(*batch(0), **first)
     assert metric.counts() == expected
 
 
-def test_forward_gives_the_batch_value_and_adds_up():
+@pytest.mark.parametrize("named", [False, True])
+def test_forward_gives_the_batch_value_and_adds_up(named):
+    first, second = ({"sequence_index": torch.arange(3) + i} if named else {} for i in (0, 3))
     metric = TTTAcceptance(3)
     alone = TTTAcceptance(3)
-    alone.update(*batch(1))
-    metric.update(*batch(0))
-    assert metric(*batch(1)).rounds == alone.compute().rounds
-    alone.update(*batch(0))
+    alone.update(*batch(1), **second)
+    metric.update(*batch(0), **first)
+    assert metric(*batch(1), **second).rounds == alone.compute().rounds
+    alone.update(*batch(0), **first)
     assert metric.compute().rounds == alone.compute().rounds
 
 
