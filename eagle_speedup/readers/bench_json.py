@@ -17,14 +17,16 @@ from typing import Any
 
 from ..errors import InputError
 from ..throughput import MeasuredPoint
-from .lines import stream_chunks
-from .reading import Hints, Reading
+from .bench_load import agreed_batch, positive, served_batch, total_tok_s
+from .lines import TextPieces, fault_of
+from .reading import Contradiction, Hints, Reading
 
 __all__ = ["read_bench_json"]
 
 _MAX_WHOLE = 32 * 1024 * 1024  # a larger document is scanned for its scalars instead of being parsed
 _SCALAR = re.compile(rb'"([A-Za-z_0-9]{1,60})"\s*:\s*(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(?=\s*[,}\]\s])')
 _MARK = re.compile(rb'\n(?=\{)|"benchmarks"\s*:\s*\[|' + _SCALAR.pattern)
+_MAX_BROKEN = 1000  # documents that can not be parsed, each of which may be read to its end before that shows
 _LONGEST = 256  # bytes that a scalar and its key take at most
 _KNOWN = frozenset(
     [
@@ -61,7 +63,7 @@ def read_bench_json(path: str | Path, hints: Hints | None = None) -> Reading:
     What can not be parsed as a whole (broken off, or above 32 MB) is scanned for the scalars that are needed.
 
     Raises:
-        InputError: unreadable file.
+        InputError: unreadable file, or a hint that a result in it denies.
     """
     hints = hints or Hints()
     dropped: Counter[str] = Counter()
@@ -77,6 +79,8 @@ def read_bench_json(path: str | Path, hints: Hints | None = None) -> Reading:
         for name, build in _runs(result):
             try:
                 point = build(hints, notes)
+            except Contradiction as error:
+                raise error.of(Path(path).name) from None
             except InputError as error:
                 dropped[str(error)] += 1
                 continue
@@ -108,29 +112,26 @@ def _runs(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _serving(result: Mapping[str, Any], hints: Hints, notes: list[str]) -> MeasuredPoint | None:
     """vLLM ``bench serve`` and SGLang ``bench_serving``."""
-    tpot, total = _positive(result, "mean_tpot_ms"), _positive(result, "output_throughput")
-    printed = round(_positive(result, "max_concurrency") or _positive(result, "concurrency") or 0)
-    batch = hints.batch or printed
-    if printed and batch != printed:
-        notes.append(f"batch {batch} taken as given, though the result says a concurrency of {printed}")
+    tpot, total = positive(result, "mean_tpot_ms"), total_tok_s(result)
     if tpot is None and total is None:
         return None
-    if not batch:
-        raise InputError("batch", None, "not known, since no max_concurrency was set; give batch=")
-    length = _positive(result, "spec_decode_acceptance_length") or _positive(result, "accept_length")
-    drafts, drafted = _positive(result, "spec_decode_num_drafts"), _positive(result, "spec_decode_draft_tokens")
+    batch = served_batch(result, hints.batch, tpot, notes)
+    length = positive(result, "spec_decode_acceptance_length") or positive(result, "accept_length")
+    drafts, drafted = positive(result, "spec_decode_num_drafts"), positive(result, "spec_decode_draft_tokens")
     drawn = round(drafted / drafts) if drafts and drafted else None
+    if hints.depth and result.get("spec_decode_num_drafts") == 0:
+        raise Contradiction("depth", hints.depth, "that no drafts were made")
     if tpot is None:
         notes.append("no time per output token: wall-clock throughput taken, prefill included")
-    requests, tokens = _positive(result, "completed"), _positive(result, "total_input_tokens")
-    outputs = _positive(result, "total_output_tokens") or 0.0
+    requests, tokens = positive(result, "completed"), positive(result, "total_input_tokens")
+    outputs = positive(result, "total_output_tokens") or 0.0
     context = round((tokens + outputs / 2) / requests) if tokens and requests else None
     return _point(hints, notes, drawn, length, batch, context, per_user=_speed(tpot), total=total)
 
 
 def _one_batch(result: Mapping[str, Any], hints: Hints, notes: list[str]) -> MeasuredPoint | None:
-    batch = hints.batch or round(_positive(result, "batch_size") or 0)
-    latency = _positive(result, "median_decode_latency")
+    batch = agreed_batch(hints.batch, round(positive(result, "batch_size") or hints.batch or 0))
+    latency = positive(result, "median_decode_latency")
     if not batch or latency is None:
         return None
     plain = replace(hints, depth=0)  # this program runs the verifier alone
@@ -138,14 +139,14 @@ def _one_batch(result: Mapping[str, Any], hints: Hints, notes: list[str]) -> Mea
 
 
 def _one_batch_server(result: Mapping[str, Any], hints: Hints, notes: list[str]) -> MeasuredPoint | None:
-    batch = hints.batch or round(_positive(result, "batch_size") or 0)
-    latency, first = _positive(result, "latency"), _positive(result, "last_ttft")
-    tokens = _positive(result, "output_len")
-    length = _positive(result, "acc_length")  # -1 = not measured
+    batch = agreed_batch(hints.batch, round(positive(result, "batch_size") or hints.batch or 0))
+    latency, first = positive(result, "latency"), positive(result, "last_ttft")
+    tokens = positive(result, "output_len")
+    length = positive(result, "acc_length")  # -1 = not measured
     if batch and latency and first and tokens and latency > first:
         total: float | None = batch * tokens / (latency - first)
     else:
-        total = _positive(result, "last_gen_throughput") or _positive(result, "output_throughput")
+        total = positive(result, "last_gen_throughput") or positive(result, "output_throughput")
         notes.append("no time to first token: the server's own throughput taken")
     return _point(hints, notes, None, length, batch, _mean_context(result), total=total) if batch and total else None
 
@@ -154,7 +155,8 @@ def _guidellm(run: Mapping[str, Any], hints: Hints, notes: list[str]) -> Measure
     metrics = run.get("metrics")
     if not isinstance(metrics, Mapping):
         return None
-    batch = hints.batch or round(_successful(metrics, "request_concurrency") or 0)
+    mean = _successful(metrics, "request_concurrency")
+    batch = agreed_batch(hints.batch, round(mean or hints.batch or 0), mean=mean)
     # Its time_per_output_token counts the first token in, its inter_token_latency does not.
     latency = _successful(metrics, "inter_token_latency_ms") or _successful(metrics, "time_per_output_token_ms")
     total = _successful(metrics, "output_tokens_per_second")
@@ -183,6 +185,8 @@ def _point(
         raise InputError(
             "depth", None, "not known, and no accept length in the result; give depth= (0 = no speculation)"
         )
+    if depth == 0 and length is not None and length > 1:
+        raise Contradiction("depth", 0, f"an accept length of {length:g}")
     if depth is None:
         notes.append("draft depth not known: the result does not hold it; give depth=")
     tok_s = total if per_user is None else per_user
@@ -201,10 +205,10 @@ def _point(
 
 def _results(path: Path, dropped: Counter[str], notes: list[str]) -> Iterator[Any]:
     """Documents of a file; the scalars of its broken or oversized part at the end."""
-    text = _read(path)
+    text = _read(path, notes)
     if text is None:
         notes.append("larger than 32 MB: scanned for its scalars only")
-        yield from _scan(path, dropped)
+        yield from _scan(path, dropped, notes)
         return
     decoder, at, found = json.JSONDecoder(), 0, False
     while at < len(text):
@@ -216,7 +220,7 @@ def _results(path: Path, dropped: Counter[str], notes: list[str]) -> Iterator[An
         except (ValueError, RecursionError):
             following = text.find("\n{", at)
             dropped["broken JSON"] += 1
-            if following < 0:
+            if following < 0 or dropped["broken JSON"] >= _MAX_BROKEN:
                 break
             at = following + 1
             continue
@@ -224,24 +228,25 @@ def _results(path: Path, dropped: Counter[str], notes: list[str]) -> Iterator[An
         yield from value if isinstance(value, list) else [value]
     if not found and dropped["broken JSON"]:
         notes.append("broken off: scanned for its scalars")
-        yield from _scan(path, dropped)
+        yield from _scan(path, dropped, notes)
 
 
-def _read(path: Path) -> str | None:
+def _read(path: Path, notes: list[str]) -> str | None:
     """The text of a file; None when it is too large to hold."""
-    try:
-        if path.stat().st_size > _MAX_WHOLE:
+    pieces, held = TextPieces(path), bytearray()
+    for piece in pieces:
+        held += piece
+        if len(held) > _MAX_WHOLE:
             return None
-        return path.read_bytes().decode("utf-8", "replace")
-    except OSError as error:
-        raise InputError("file", str(path), error.strerror or "can not be read") from None
+    notes += [fault] if (fault := fault_of(pieces)) else []
+    return held.decode("utf-8", "replace")
 
 
-def _scan(path: Path, dropped: Counter[str]) -> Iterator[dict[str, float]]:
+def _scan(path: Path, dropped: Counter[str], notes: list[str]) -> Iterator[dict[str, float]]:
     """First value of each known scalar of every document, found piece by piece; a line that opens one ends the last."""
     found: dict[str, float] = {}
-    rest = b""
-    for chunk in itertools.chain(stream_chunks(path, overlap=0), [b""]):
+    pieces, rest = TextPieces(path), b""
+    for chunk in itertools.chain(pieces, [b""]):
         text = rest + chunk
         end = len(text) - _LONGEST if chunk else len(text)  # what starts later may go on in the next piece
         for match in _MARK.finditer(text):
@@ -258,19 +263,20 @@ def _scan(path: Path, dropped: Counter[str]) -> Iterator[dict[str, float]]:
             else:
                 dropped["GuideLLM results that can not be parsed as a whole"] += 1
         rest = text[max(0, end) :]
+    notes += [fault] if (fault := fault_of(pieces)) else []
     if found:
         yield found
 
 
 def _mean_context(result: Mapping[str, Any]) -> float | None:
-    prompt = _positive(result, "input_len")
-    return None if prompt is None else round(prompt + (_positive(result, "output_len") or 0.0) / 2)
+    prompt = positive(result, "input_len")
+    return None if prompt is None else round(prompt + (positive(result, "output_len") or 0.0) / 2)
 
 
 def _successful(metrics: Mapping[str, Any], name: str) -> float | None:
     entry = metrics.get(name)
     entry = entry.get("successful") if isinstance(entry, Mapping) else None
-    return _positive(entry, "mean") if isinstance(entry, Mapping) else None
+    return positive(entry, "mean") if isinstance(entry, Mapping) else None
 
 
 def _day(value: object) -> str | None:
@@ -281,10 +287,3 @@ def _day(value: object) -> str | None:
 
 def _speed(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else 1000.0 / milliseconds
-
-
-def _positive(result: Mapping[str, Any], key: str) -> float | None:
-    value = result.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e15:
-        return None
-    return float(value)

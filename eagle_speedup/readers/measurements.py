@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ..errors import InputError
 from . import prometheus, sglang_logs, vllm_logs
 from .bench_json import read_bench_json
-from .lines import head, stream_lines
-from .reading import Hints, Reading
+from .lines import fault_of, head, stream_lines
+from .reading import Contradiction, Hints, Reading
 
 __all__ = ["FORMATS", "read_measurements", "sniff"]
 
@@ -41,7 +42,15 @@ def read_measurements(path: str | Path, hints: Hints | None = None, *, format: s
     }
     if kind not in readers:
         raise InputError("format", kind, f"must be one of {', '.join(FORMATS)}")
-    return _agreeing(readers[kind](stream_lines(path), hints), hints, path)
+    lines = stream_lines(path)
+    try:
+        reading = readers[kind](lines, hints)
+    except Contradiction as error:
+        raise error.of(Path(path).name) from None
+    fault = fault_of(lines)
+    if fault is not None:
+        reading = replace(reading, notes=(*reading.notes, fault))
+    return _agreeing(reading, hints, path)
 
 
 def _agreeing(reading: Reading, hints: Hints, path: str | Path) -> Reading:
@@ -51,16 +60,14 @@ def _agreeing(reading: Reading, hints: Hints, path: str | Path) -> Reading:
         ("batch", hints.batch, {p.batch for p in reading.points}),
     ):
         if hinted is not None and found - {hinted}:
-            says = ", ".join(map(str, sorted(found)))
-            raise InputError(name, hinted, f"contradicts {Path(path).name}, which says {says}: leave the hint out")
+            raise Contradiction(name, hinted, ", ".join(map(str, sorted(found))), Path(path).name)
     contexts = [p.context_tokens for p in reading.points if p.context_tokens is not None]
     if hints.context_tokens is not None and contexts:
         # A hint is a round figure of what grows while it is measured: only another order is a contradiction.
         least, most = min(contexts) / _CONTEXT_ROOM, max(contexts) * _CONTEXT_ROOM
         if not least <= hints.context_tokens <= most:
             says = f"{min(contexts):g}" if min(contexts) == max(contexts) else f"{min(contexts):g} to {max(contexts):g}"
-            rule = f"contradicts {Path(path).name}, which says {says} tokens: leave the hint out"
-            raise InputError("context", hints.context_tokens, rule)
+            raise Contradiction("context", hints.context_tokens, f"{says} tokens", Path(path).name)
     return reading
 
 

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..errors import InputError
 from ..throughput import MeasuredPoint
 
-__all__ = ["Hints", "Reading"]
+__all__ = ["Contradiction", "Hints", "Reading"]
 
 _SHOWN = 8  # reasons that fit a line
 
@@ -29,6 +30,21 @@ class Hints:
     """Tokens the verifier checks per request, for trees."""
     workload: str | None = None
     """Data set or traffic."""
+
+
+class Contradiction(InputError):
+    """A hint that its file denies: it refuses the file, where a record that can not be used is only left out."""
+
+    def __init__(self, field: str, value: object, says: str, file: str = "its file") -> None:
+        self.says, self.file = says, file
+        super().__init__(field, value, f"contradicts {file}, which says {says}: leave the hint out")
+
+    def of(self, file: str) -> Contradiction:
+        """The same, with the name of the file."""
+        return Contradiction(self.field, self.value, self.says, file)
+
+    def __reduce__(self) -> tuple[type[Contradiction], tuple[str, object, str, str]]:  # type: ignore[override]
+        return type(self), (self.field, self.value, self.says, self.file)
 
 
 @dataclass(frozen=True)

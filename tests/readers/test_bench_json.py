@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import gzip
 import json
+import pickle
+import random
 import tracemalloc
 
 import pytest
@@ -131,9 +134,9 @@ def test_a_result_that_breaks_off_is_scanned(read):
 
 def test_every_document_of_a_huge_file_is_scanned(tmp_path, monkeypatch):
     monkeypatch.setattr("eagle_speedup.readers.bench_json._MAX_WHOLE", 1000)
-    monkeypatch.setattr("eagle_speedup.readers.bench_json.stream_chunks", lambda path, overlap: chunks_of(path, 97))
+    monkeypatch.setattr("eagle_speedup.readers.bench_json.TextPieces", lambda path: chunks_of(path, 97))
     path = tmp_path / "huge.jsonl"
-    runs = [{**VLLM, "max_concurrency": n, "itls": [0.0123456789] * 50} for n in (1, 2, 4, 8)]
+    runs = [loaded(n, itls=[0.0123456789] * 50) for n in (1, 2, 4, 8)]
     path.write_text("\n".join(map(json.dumps, runs)))
     reading = read_bench_json(path)
     assert [p.batch for p in reading.points] == [1, 2, 4, 8]
@@ -141,6 +144,11 @@ def test_every_document_of_a_huge_file_is_scanned(tmp_path, monkeypatch):
     reading = read_bench_json(path)
     assert reading.points == ()
     assert reading.dropped["GuideLLM results that can not be parsed as a whole"] == 1
+
+
+def loaded(batch, **more):
+    """A run at ``batch``, whose figures fit it."""
+    return {**VLLM, "max_concurrency": batch, "output_throughput": 50.0 * batch, "duration": 400.0 / batch, **more}
 
 
 def chunks_of(path, size):
@@ -191,7 +199,94 @@ def test_missing_file(tmp_path):
 def test_the_day_and_a_batch_that_differs(tmp_path):
     path = tmp_path / "r.json"
     path.write_text(json.dumps({"date": "20251022-102756", "mean_tpot_ms": 10.0, "max_concurrency": 8}))
-    reading = read_bench_json(path, Hints(depth=0, batch=4))
-    assert reading.date == "2025-10-22" and reading.points[0].batch == 4
-    assert "batch 4 taken as given, though the result says a concurrency of 8" in reading.notes
-    assert read_bench_json(path, Hints(depth=0)).notes == ()
+    reading = read_bench_json(path, Hints(depth=0, batch=8))
+    assert reading.date == "2025-10-22" and reading.points[0].batch == 8 and reading.notes == ()
+    for batch in (4, 99):
+        with pytest.raises(InputError, match=rf"batch = {batch}: contradicts r.json, which says 8: leave the hint out"):
+            read_bench_json(path, Hints(depth=0, batch=batch))
+
+
+@pytest.mark.parametrize(
+    ("content", "hints", "says"),
+    [
+        (ONE_BATCH, Hints(batch=8), "batch = 8: contradicts result.json, which says 4"),
+        (ONE_BATCH_SERVER, Hints(depth=3, batch=8), "batch = 8: contradicts result.json, which says 2"),
+        (GUIDELLM, Hints(depth=0, batch=99), "batch = 99: contradicts result.json, which says about 8"),
+        (SGLANG, Hints(depth=0), "depth = 0: contradicts result.json, which says an accept length of 3"),
+        ({**VLLM, "spec_decode_num_drafts": 0}, Hints(depth=3), "depth = 3: contradicts .*, which says that no drafts"),
+    ],
+)
+def test_hints_that_a_result_denies(read, content, hints, says):
+    with pytest.raises(InputError, match=says) as error:
+        read(content, hints)
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+
+
+def test_a_batch_near_a_measured_concurrency_is_taken(read):
+    assert read(GUIDELLM, Hints(depth=0, batch=10)).points[0].batch == 10
+
+
+class TestHowManyRanTogether:
+    """The client's limit is no measurement."""
+
+    def test_no_more_than_completed(self, read):
+        result = {"max_concurrency": 256, "completed": 10, "output_throughput": 400, "mean_tpot_ms": 18}
+        reading = read(result, Hints(depth=0))
+        assert [(p.batch, p.total_tok_s) for p in reading.points] == [(10, pytest.approx(10 / 0.018, rel=1e-4))]
+        assert reading.notes == ("max_concurrency 256, but 10 requests completed: no more ran together",)
+
+    def test_a_limit_that_was_never_reached(self, read):
+        result = {"max_concurrency": 256, "completed": 1000, "output_throughput": 400, "mean_tpot_ms": 18}
+        reading = read(result, Hints(depth=0))
+        assert reading.points[0].batch == 7  # 400 tok/s at 18 ms a token
+        assert "256 requests could run together, but did not" in reading.notes[0]
+        assert read(result, Hints(depth=0, batch=8)).points[0].batch == 8  # known better, and near
+        with pytest.raises(InputError, match=r"batch = 256: contradicts result.json, which says about 7"):
+            read(result, Hints(depth=0, batch=256))
+
+    def test_the_concurrency_that_the_client_measured(self, read):
+        result = {"max_concurrency": 64, "concurrency": 5.2, "mean_tpot_ms": 10.0, "backend": "sglang"}
+        assert read(result, Hints(depth=0)).points[0].batch == 5
+        assert read({**result, "concurrency": 60.1}, Hints(depth=0)).points[0].batch == 64
+
+    def test_more_than_the_limit_can_give(self, read):
+        reading = read({"max_concurrency": 2, "output_throughput": 900, "mean_tpot_ms": 10}, Hints(depth=0))
+        assert reading.points == ()
+        rule = "contradicts 2 requests at 10 ms a token, which give 200 tok/s at most"
+        assert dict(reading.dropped) == {f"output_throughput = 900.0: {rule}": 1}
+
+    def test_a_throughput_that_its_tokens_deny(self, read):
+        reading = read({**VLLM, "output_throughput": 900.0})
+        assert "contradicts its 20000 output tokens in 100 s, which are 200 tok/s" in next(iter(reading.dropped))
+
+    def test_without_a_limit(self, read):
+        result = {"output_throughput": 400, "mean_tpot_ms": 18}
+        reading = read(result, Hints(depth=0))
+        assert reading.points == () and "throughput times time per token: 7" in next(iter(reading.dropped))
+        assert read(result, Hints(depth=0, batch=6)).points[0].batch == 6
+        with pytest.raises(InputError, match=r"batch = 64: contradicts result.json, which says about 7"):
+            read(result, Hints(depth=0, batch=64))
+
+
+def test_documents_that_break_by_the_million_are_given_up(read):
+    reading = read('\n{"a":' * 100_000)  # each is nested to the parser's limit before it breaks
+    assert reading.points == () and reading.dropped["broken JSON"] == 1000
+
+
+def test_gzip(tmp_path):
+    path = tmp_path / "r.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(VLLM).encode()))
+    reading = read_measurements(path)
+    assert reading.points[0].total_tok_s == 250.0 and reading.notes == ()
+    text = json.dumps({**VLLM, "itls": [random.Random(1).random() for _ in range(500)]})
+    path.write_bytes(gzip.compress(text.encode())[:-50])
+    reading = read_measurements(path)
+    assert reading.points[0].total_tok_s == 250.0
+    assert any("the gzip file is cut off" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-8-sig"])
+def test_other_encodings(tmp_path, encoding):
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(VLLM), encoding=encoding)
+    assert read_measurements(path).points[0].total_tok_s == 250.0

@@ -278,14 +278,62 @@ class TestAnyFile:
         with pytest.raises(InputError, match="Is a directory"):
             read_measurements(tmp_path)
 
-    def test_gzip_and_a_broken_one(self, tmp_path):
-        text = "\n".join([*STEADY, *NEXT] + ["x" * 50] * 5000).encode()
+    def test_gzip_and_one_that_breaks_off(self, tmp_path):
+        noise = random.Random(1).randbytes(20_000).hex()
+        text = "\n".join([*STEADY, *NEXT, noise, STEADY[0][:60]]).encode()
         path = tmp_path / "log.gz"
         path.write_bytes(gzip.compress(text))
         whole = read_measurements(path)
-        assert whole.points == vllm(*STEADY, *NEXT).points
-        path.write_bytes(gzip.compress(text)[:-20])
-        assert read_measurements(path).points == whole.points
+        assert whole.points == vllm(*STEADY, *NEXT).points and whole.notes == ()
+        path.write_bytes(gzip.compress(text)[:-8000])
+        cut = read_measurements(path)
+        assert cut.points == whole.points
+        (note,) = cut.notes
+        assert note.startswith("the gzip file is cut off after ") and note.endswith("only what comes before was read")
+        damaged = bytearray(gzip.compress(text))
+        damaged[-1] ^= 1  # its checksums
+        path.write_bytes(damaged)
+        assert "the gzip file is corrupt after" in read_measurements(path).notes[0]
+
+    @pytest.mark.parametrize(
+        ("content", "rule"),
+        [
+            (b"\x1f\x8b" + bytes(60), "is a corrupt gzip file: nothing of it can be read"),
+            (gzip.compress(b"hello")[:5], "is a cut off gzip file: nothing of it can be read"),
+            (gzip.compress(b""), "is empty"),
+        ],
+    )
+    def test_gzip_files_that_hold_nothing(self, tmp_path, content, rule):
+        path = tmp_path / "log.gz"
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=rule):
+            read_measurements(path)
+
+    def test_the_line_that_a_gzip_file_breaks_off_in_is_not_read(self, tmp_path):
+        path = tmp_path / "log.gz"
+        path.write_bytes(gzip.compress(b"one\ntwo\nthr", mtime=0)[:-8])
+        lines = stream_lines(path)
+        assert list(lines) == [b"one", b"two"] and lines.fault is not None
+
+    @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+    def test_other_encodings(self, tmp_path, encoding):
+        path = tmp_path / "log"
+        path.write_text("\n".join([*STEADY, *NEXT]), encoding=encoding)
+        assert read_measurements(path).points == vllm(*STEADY, *NEXT).points
+
+    @pytest.mark.parametrize("size", [2, 3, 5, 64, 1000])
+    def test_line_ends_of_every_kind(self, tmp_path, monkeypatch, size):
+        path = tmp_path / "log"
+        path.write_bytes(b"a\r\n\r\nb\rc\n\nd\r\re\r\n")
+        monkeypatch.setattr("eagle_speedup.readers.lines.MAX_LINE", size)
+        assert list(stream_lines(path)) == [b"a", b"", b"b", b"c", b"", b"d", b"", b"e"]
+
+    def test_progress_bars_before_a_record_do_not_hide_it(self, tmp_path):
+        path = tmp_path / "log"
+        bar = "\r".join(f"loading {n}%" for n in range(10_000))
+        path.write_text("\n".join([*STEADY, f"{bar}\r{NEXT[0]}", NEXT[1]]), newline="")
+        assert path.stat().st_size > MAX_LINE
+        assert read_measurements(path).points == vllm(*STEADY, *NEXT).points
 
     def test_binary_noise_between_good_lines(self, tmp_path):
         noise = random.Random(1).randbytes(5000)

@@ -1,0 +1,108 @@
+"""How many requests a benchmark had decoding together, which its client's limit alone does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import InputError
+from .reading import Contradiction
+
+__all__ = ["agreed_batch", "positive", "served_batch", "total_tok_s"]
+
+_GROSS = 2.0  # time outside decoding and the ends of a run explain less than this
+
+
+def positive(result: Mapping[str, Any], key: str) -> float | None:
+    """The number under ``key``; None where it is missing, none, not above 0 or absurd."""
+    value = result.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e15:
+        return None
+    return float(value)
+
+
+def total_tok_s(result: Mapping[str, Any]) -> float | None:
+    """Output tokens per second over the wall clock, as printed.
+
+    Raises:
+        InputError: it differs grossly from the tokens and the duration beside it.
+    """
+    printed = positive(result, "output_throughput")
+    tokens, duration = positive(result, "total_output_tokens"), positive(result, "duration")
+    if printed and tokens and duration and not 1 / _GROSS <= tokens / duration / printed <= _GROSS:
+        rule = f"contradicts its {tokens:g} output tokens in {duration:g} s, which are {tokens / duration:.4g} tok/s"
+        raise InputError("output_throughput", printed, rule)
+    return printed
+
+
+def served_batch(result: Mapping[str, Any], hinted: int | None, tpot_ms: float | None, notes: list[str]) -> int:
+    """Requests that decoded together in a run of ``vllm bench serve`` or SGLang's ``bench_serving``.
+
+    ``max_concurrency`` is what the client allowed. No more than completed were in flight, and throughput times time per
+    token is how many decoded on average: where that is less than half, the limit was never reached (a request rate held
+    the client back, or prefill took most of the time) and the average is taken.
+
+    Args:
+        result: the run.
+        hinted: the batch that the user gave.
+        tpot_ms: milliseconds per output token of one request.
+        notes: gets what was assumed.
+
+    Raises:
+        Contradiction: ``hinted`` is not what the run says.
+        InputError: the run contradicts itself, or nobody says how many there were.
+    """
+    total = total_tok_s(result)
+    limit, mean = _limit(result, notes), positive(result, "concurrency")
+    if total is not None and tpot_ms is not None:
+        decoding = total * tpot_ms / 1000
+        mean = decoding if mean is None else min(mean, decoding)
+        if limit is not None and decoding > _GROSS * limit:
+            most = 1000 * limit / tpot_ms
+            rule = f"contradicts {limit} requests at {tpot_ms:g} ms a token, which give {most:.4g} tok/s at most"
+            raise InputError("output_throughput", total, rule)
+    if limit is None or (mean is not None and mean < limit / _GROSS):
+        return _measured_batch(limit, mean, hinted, notes)
+    return agreed_batch(hinted, limit)
+
+
+def agreed_batch(hinted: int | None, says: int, *, mean: float | None = None) -> int:
+    """The batch of a run: its own, or the hinted one if that is the same (of a mean: near it).
+
+    Raises:
+        Contradiction: the hint is another.
+    """
+    if hinted is None or (mean is not None and mean / _GROSS <= hinted <= mean * _GROSS):
+        return hinted or says
+    if hinted != says:
+        raise Contradiction("batch", hinted, str(says) if mean is None else f"about {says}")
+    return hinted
+
+
+def _limit(result: Mapping[str, Any], notes: list[str]) -> int | None:
+    """Most requests that can have been in flight; None where the client had no limit."""
+    allowed = round(positive(result, "max_concurrency") or positive(result, "concurrency") or 0)
+    completed = positive(result, "completed")
+    if not allowed:
+        return None
+    if completed is not None and completed < allowed:
+        notes.append(f"max_concurrency {allowed}, but {completed:g} requests completed: no more ran together")
+        return int(completed)
+    return allowed
+
+
+def _measured_batch(limit: int | None, mean: float | None, hinted: int | None, notes: list[str]) -> int:
+    if mean is None:
+        if hinted is None:
+            raise InputError("batch", None, "not known, since no max_concurrency was set; give batch=")
+        return hinted
+    about = max(1, round(mean))
+    if limit is None and hinted is None:
+        rule = f"not known, since no max_concurrency was set; give batch= (throughput times time per token: {about})"
+        raise InputError("batch", None, rule)
+    batch = agreed_batch(hinted, about, mean=mean)
+    if limit is not None and hinted is None:
+        notes.append(
+            f"batch {batch}, from throughput times time per token: {limit} requests could run together, but did not"
+        )
+    return batch
