@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,39 +10,18 @@ from ..estimate import Estimate
 from ..projection import SpeedupProjection, project
 from ..projection.bracket import BracketCurve
 from ..projection.speedup import DepthProjection
-from ..throughput import Calibration, LinearBreakeven, OptimisticOverhead
+from ..throughput import Calibration, LinearBreakeven
 from .baseline import Baseline, baselines_at
 from .inputs import Given
+from .reasons import Limit, Verdict, levers, limit_of_depth, verdict
 from .served import ServedCheck, check_served
 from .simple_rules import SimpleRules, simple_rules
-from .what_if import BatchRow, PointWorth, Wish, batch_rows, point_worth, wish
+from .upper_bound import UpperBound, credible, upper_bound
+from .what_if import BatchRow, BestDepths, PointWorth, Wish, batch_rows, best_depths, point_worth, wish
 
-__all__ = ["SCHEMA", "Answer", "Limit", "Verdict", "answer"]
+__all__ = ["SCHEMA", "Answer", "answer"]
 
 SCHEMA = "eagle-speedup/estimate/1"
-_Simple = LinearBreakeven | OptimisticOverhead
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether to speculate at the depth that was asked for."""
-
-    decision: str
-    """``go`` (the whole interval gains), ``no-go`` (the whole interval loses) or ``unclear``."""
-    reason: str
-    """One sentence with the numbers."""
-
-
-@dataclass(frozen=True)
-class Limit:
-    """What drafting ever deeper could reach."""
-
-    accept_length: float
-    """At unlimited depth; infinite where the tail never misses."""
-    tail_conditional: float | None
-    """Conditional accuracy assumed of every further step; None where depths were counted instead."""
-    reason: str
-    """Why depth does not buy more."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +33,12 @@ class Answer:
     projection: SpeedupProjection
     rules: SimpleRules
     """The calibration's simple rules, where they hold."""
+    bound: UpperBound
+    """What served speed stays below."""
     baseline: Baseline
     """Without speculation."""
+    best_depths: BestDepths | None
+    """For marginals: the best of the given depths at both ends."""
     verdict: Verdict
     limit: Limit
     worth: tuple[PointWorth, ...]
@@ -75,9 +57,9 @@ class Answer:
         return self.baseline.tok_s.value
 
     @property
-    def optimistic(self) -> OptimisticOverhead:
-        """The calibration's upper bound; where it has none, that of rounds as short as a plain step."""
-        return self.rules.optimistic or OptimisticOverhead(self.baseline_tok_s, 0.0)
+    def is_bracket(self) -> bool:
+        """Whether the accept length is a bracket, so that its single values mean nothing."""
+        return self.given.is_bracket
 
     @property
     def linear(self) -> Mapping[str, LinearBreakeven]:
@@ -95,7 +77,7 @@ class Answer:
     @property
     def bracket(self) -> tuple[float, float] | None:
         """For marginals: textbook accept length if independent, and at the Frechet bound."""
-        if not isinstance(self.given.lengths, BracketCurve) or self.given.kind != "marginal":
+        if not isinstance(self.given.lengths, BracketCurve) or not self.is_bracket:
             return None
         curves = self.given.lengths.low, self.given.lengths.high
         low, high = (curve.accept_length(self.projection.depth).value for curve in curves)
@@ -104,7 +86,6 @@ class Answer:
     def as_dict(self) -> dict[str, Any]:
         """The keys listed in ``eagle-speedup estimate --help``; they are only ever added to."""
         p, given = self.projection, self.given
-        accept_length = p.accept_length.value
         return {
             "schema": SCHEMA,
             "depth": p.depth,
@@ -118,11 +99,8 @@ class Answer:
             "conditionals": given.conditionals,
             "accept_length": p.accept_length,
             "bracket": self.bracket and dict(zip(("independence", "frechet"), self.bracket, strict=True)),
-            "optimistic": {"overhead": self.optimistic.draft_overhead, **_simple(self.optimistic, accept_length)},
-            "linear": {
-                name: {"breakeven": rule.breakeven_accept_length, **_simple(rule, accept_length)}
-                for name, rule in self.linear.items()
-            },
+            "optimistic": vars(self.bound),
+            "linear": {name: _simple(rule, p.accept_length) for name, rule in self.linear.items()},
             "calibrated": {
                 "tok_s": p.tok_s,
                 "tok_s_per_user": p.tok_s_per_user,
@@ -131,12 +109,15 @@ class Answer:
                 "breakeven": p.breakeven,
                 "baseline_tok_s": self.baseline_tok_s,
                 "baseline": vars(self.baseline),
+                "is_bracket": self.is_bracket,
+                "is_measured": self.calibration.is_measured,
             },
             "verdict": vars(self.verdict),
             "by_depth": [self._row(row) for row in p.by_depth],
             "best_depth": p.best_measured_depth,
+            "best_depth_bracket": self.best_depths and vars(self.best_depths),
             "best_beyond": p.best_beyond and self._row(p.best_beyond),
-            "by_batch": [{**vars(row), "baseline": vars(row.baseline)} for row in self.by_batch],
+            "by_batch": [_batch_row(row) for row in self.by_batch],
             "limit": vars(self.limit),
             "worth_of_a_point": [vars(step) for step in self.worth],
             "wish": self.wish and vars(self.wish),
@@ -190,91 +171,39 @@ def answer(
         max_depth=last,
     )
     worth = point_worth(given, projection)
+    rules = credible(simple_rules(calibration, batch, context_tokens, workload), projection)
+    baseline = baselines_at(calibration, [batch], context_tokens, workload)[0]
+    best, measured = best_depths(given, calibration, projection), calibration.is_measured
     return Answer(
         given=given,
         calibration=calibration,
         projection=projection,
-        rules=simple_rules(calibration, batch, context_tokens, workload),
-        baseline=baselines_at(calibration, [batch], context_tokens, workload)[0],
-        verdict=_verdict(projection),
-        limit=_limit(given),
+        rules=rules,
+        bound=upper_bound(projection, rules.optimistic, baseline),
+        baseline=baseline,
+        best_depths=best,
+        verdict=verdict(projection, bracket=given.is_bracket, measured=measured),
+        limit=limit_of_depth(given),
         worth=worth,
         by_batch=batch_rows(given, calibration, batches, context_tokens, workload),
         wish=None if want_tok_s is None else wish(projection, want_tok_s),
         served=None if served_first_step is None else check_served(given.full_acc[0], served_first_step),
-        what_would_change_it=_levers(projection, worth),
+        what_would_change_it=levers(projection, worth, best=best, measured=measured),
     )
 
 
-def _simple(rule: _Simple, accept_length: float) -> dict[str, float]:
-    return {"ratio": rule.ratio(accept_length), "tok_s": rule.tok_s(accept_length)}
+def _simple(rule: LinearBreakeven, accept_length: Estimate) -> dict[str, Any]:
+    """A straight line carries the ends of the accept length to those of its own figures."""
+    value, ends = accept_length.value, (accept_length.lo, accept_length.hi)
+    return {
+        "breakeven": rule.breakeven_accept_length,
+        "ratio": rule.ratio(value),
+        "tok_s": rule.tok_s(value),
+        "ratio_range": [rule.ratio(end) for end in ends],
+        "tok_s_range": [rule.tok_s(end) for end in ends],
+    }
 
 
-def _verdict(p: SpeedupProjection) -> Verdict:
-    needs = f"accept length {p.accept_length} against a breakeven of {p.breakeven} at depth {p.depth}"
-    ratio = f"{p.ratio.value:.2f}x [{p.ratio.lo:.2f}, {p.ratio.hi:.2f}]"
-    if p.ratio.lo > 1:
-        return Verdict("go", f"{needs}: the whole interval of the speedup, {ratio}, lies above 1")
-    if p.ratio.hi < 1:
-        return Verdict("no-go", f"{needs}: the whole interval of the speedup, {ratio}, lies below 1")
-    leaning = "a gain is likelier than a loss" if p.ratio.value > 1 else "a loss is likelier than a gain"
-    return Verdict("unclear", f"{needs}: the speedup, {ratio}, may lie on either side of 1; {leaning}")
-
-
-def _limit(given: Given) -> Limit:
-    limit, tail = given.limit, given.tail
-    if limit is None or tail is None:
-        depth = given.lengths.max_depth
-        reason = f"counted up to depth {depth}; nothing is assumed beyond it"
-        return Limit(given.lengths.accept_length(depth).value, None, reason)
-    if math.isinf(limit):
-        return Limit(limit, tail, "the given steps never miss once the first is right, so depth has no limit here")
-    measured, last = 1 + math.fsum(given.full_acc), given.full_acc[-1]
-    reason = (
-        f"each further draft is accepted with {tail:.2f} times the chance of the one before, starting from "
-        f"{last:.3f}, so all of them together add at most {limit - measured:.2f} to {measured:.2f}"
-    )
-    if last > 0:
-        wished = math.ceil(10 * (limit + 0.2)) / 10
-        required = (wished - measured) / (wished - measured + last)
-        reason += f"; {wished:.1f} would take a conditional of {required:.2f} at every further step"
-    return Limit(limit, tail, reason)
-
-
-def _levers(p: SpeedupProjection, worth: Sequence[PointWorth]) -> tuple[str, ...]:
-    """What would move the answer."""
-    steps = ", ".join(f"step {step.step}: {step.tok_s:+.2f}" for step in worth) or "none is above 0"
-    out = [
-        _needed(p.accept_length, p.breakeven, p.depth),
-        f"accuracy: one more point of full_acc, later conditionals held, in tok/s: {steps}",
-    ]
-    if p.best_measured_depth not in (0, p.depth):
-        best = p.by_depth[p.best_measured_depth - 1]
-        out.append(f"depth: {best.depth} drafts would give {best.tok_s} tok/s at accept length {best.accept_length}")
-    if p.best_measured_depth == 0:
-        out.append("depth: none of the measured ones gains; do not speculate with this drafter at this batch")
-    if p.best_beyond is not None:
-        out.append(_beyond(p.best_beyond, p.measured_steps))
-    if p.tok_s.half_width > 0.1 * p.tok_s.value:
-        out.append(
-            f"measurement: serve this drafter at two depths (say 1 and {max(3, p.depth)}) and without speculation, "
-            "then calibrate on those points: that narrows the interval most"
-        )
-    return tuple(out)
-
-
-def _beyond(best: DepthProjection, steps: int | None) -> str:
-    """What the continuation promises is no recommendation: nobody measured the accuracies it rests on."""
-    return (
-        f"depth, extrapolated: {best.depth} drafts might give {best.tok_s} tok/s, if the steps beyond step {steps} go "
-        f"on as assumed (accept length {best.accept_length}); validate with {best.depth} steps before serving it"
-    )
-
-
-def _needed(accept_length: Estimate, breakeven: Estimate, depth: int) -> str:
-    if accept_length.lo > breakeven.hi:
-        return f"accept length: would have to fall to {breakeven.value:.2f} before speculation loses"
-    return (
-        f"accept length: {breakeven.value:.2f} breaks even at depth {depth} as far as the calibration can tell, "
-        f"{breakeven.hi:.2f} for certain"
-    )
+def _batch_row(row: BatchRow) -> dict[str, Any]:
+    best = row.best_depth_bracket
+    return {**vars(row), "baseline": vars(row.baseline), "best_depth_bracket": best and vars(best)}

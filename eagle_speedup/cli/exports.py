@@ -12,7 +12,7 @@ from ..estimate import Estimate
 from ..projection import project
 from ..throughput import Calibration
 from .inputs import Given
-from .what_if import batch_rows
+from .what_if import batch_rows, best_depths
 
 __all__ = ["Export", "build_export"]
 
@@ -98,15 +98,17 @@ def build_export(
     batches: Sequence[int] = (),
 ) -> Export:
     """Export for the best depth at ``batch``, or for ``depth``."""
+    ends = None
     if depth is None:
-        depth = project(given.lengths, calibration, batch=batch, context_tokens=context_tokens).best_depth
+        projection = project(given.lengths, calibration, batch=batch, context_tokens=context_tokens)
+        depth, ends = projection.best_depth, best_depths(given, calibration, projection)
     else:
         given.lengths.accept_length(depth)  # refuses a depth out of range
     rows = batch_rows(given, calibration, sorted(set(batches)), context_tokens)
     lengths = tuple(given.lengths.accept_length(d) for d in range(1, max(depth, given.table_depth) + 1))
     schedule = _schedule([(row.batch, row.best_depth) for row in rows])
     model = calibration.model
-    warnings = [*given.warnings, *model.warnings, *calibration.warnings]
+    warnings = [*given.warnings, *([] if ends is None else [f"depth {ends}"]), *model.warnings, *calibration.warnings]
     warnings += model.range_warnings(max(depth, 1), batch, context_tokens)
     warnings += [warning for row in rows for warning in row.warnings]
     steps = given.lengths.ttt_steps

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
-from ..projection import AcceptLengths
+from ..projection import AcceptLengthCurve, AcceptLengths
 from ..projection.bracket import BracketCurve, conditional_curve, joint_curve, marginal_curve
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ _MARGINAL = (
     "A bracket, not a point: marginal accuracies do not say how often steps are right together. Below: as if they were "
     "independent, less the few percent that this was found to overstate. Above: as much together as they can be (the "
     "Frechet bound). Log joint accuracies (full_acc) to close it."
+)
+_OPEN = (
+    "marginal accuracies leave a bracket open: lo and hi are its ends, single values and best depths those of "
+    "independent steps; log full_acc to close it"
 )
 _COUNTED = "Counted: tokens per round of the walk over the validation answers, the rounds that decoding would make."
 _MONITOR = "speedup"  # the name under which the callback logs
@@ -56,8 +60,20 @@ class Given:
     """Conditional accuracy assumed beyond the given steps; None where nothing is assumed."""
     limit: float | None = None
     """Accept length at unlimited depth under that; infinite where the tail never misses."""
+    limit_hi: float | None = None
+    """Its upper end: the highest tail that the steps leave open and, for marginals, the Frechet bound."""
     warnings: tuple[str, ...] = ()
     """What a reader must know of the values."""
+
+    @property
+    def is_bracket(self) -> bool:
+        """Whether the values leave a bracket open: no point within it is then likelier than another."""
+        return self.frechet is not None
+
+    @property
+    def frechet(self) -> AcceptLengthCurve | None:
+        """For marginals, the accept lengths if the steps are right together as often as they can be."""
+        return self.lengths.high if isinstance(self.lengths, BracketCurve) and self.lengths.is_open else None
 
     @property
     def table_depth(self) -> int:
@@ -111,7 +127,8 @@ def from_accuracies(
         source=source,
         tail=middle.tail.value,
         limit=middle.limit,
-        warnings=warnings,
+        limit_hi=max(middle.limit, curve.high.highest_limit),
+        warnings=(*warnings, _OPEN) if kind == "marginal" else warnings,
     )
 
 

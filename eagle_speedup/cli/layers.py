@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..estimate import Estimate
 from .answer import Answer
 from .console import make_console
-from .what_if import Wish
+from .reasons import NOTHING_MEASURED
+from .what_if import BatchRow, Wish
+from .wording import figure, short, times
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,13 +39,13 @@ def show_answer(answer: Answer) -> None:
 def _headline(console: Console, answer: Answer) -> None:
     from rich.panel import Panel
 
-    p, c = answer.projection, answer.calibration
-    users = "" if p.batch == 1 else f", {p.tok_s_per_user} for each of {p.batch} users"
+    p, c, bracket = answer.projection, answer.calibration, answer.is_bracket
+    users = "" if p.batch == 1 else f", {figure(p.tok_s_per_user, bracket)} for each of {p.batch} users"
     beyond = f" (extrapolated beyond the {_steps(answer)} given)" if p.depth > answer.given.lengths.ttt_steps else ""
     text = (
-        f"[bold]{p.tok_s} tok/s[/bold] at depth {p.depth}{beyond}{users}: {_ratio(p.ratio)} "
+        f"[bold]{figure(p.tok_s, bracket)} tok/s[/bold] at depth {p.depth}{beyond}{users}: {times(p.ratio, bracket)} "
         f"the {answer.baseline.tok_s} tok/s without speculation{_how_known(answer)}\n"
-        f"{_decision(answer)}{_better(answer)}"
+        f"{_decision(answer)}{'' if c.is_measured else f': {NOTHING_MEASURED}'}{_better(answer)}"
     )
     context = "as calibrated" if p.context_tokens is None else f"{p.context_tokens:.12g} tokens"
     workload = "" if p.workload is None else f", workload {p.workload}"
@@ -54,7 +55,12 @@ def _headline(console: Console, answer: Answer) -> None:
         style="dim",
         markup=False,
     )
-    console.print(Panel(text, title="calibrated, 90 % interval", title_align="left"))
+    console.print(Panel(text, title=_panel_title(answer), title_align="left"))
+
+
+def _panel_title(answer: Answer) -> str:
+    known = "calibrated" if answer.calibration.is_measured else f"simulated, {NOTHING_MEASURED}"
+    return f"{known}; a bracket, 90 % at each end" if answer.is_bracket else f"{known}, 90 % interval"
 
 
 def _decision(answer: Answer) -> str:
@@ -64,15 +70,17 @@ def _decision(answer: Answer) -> str:
 
 def _better(answer: Answer) -> str:
     """The best of the measured depths, where it is not the one asked about; what lies beyond is named as such."""
-    p, out = answer.projection, ""
-    best, beyond = p.best_measured_depth, p.best_beyond
-    if best == 0:
+    p, out, bracket = answer.projection, "", answer.is_bracket
+    best, beyond, ends = p.best_measured_depth, p.best_beyond, answer.best_depths
+    if ends is not None and ends.independence != ends.frechet:
+        out = f"; depth {ends}"
+    elif best == 0:
         out = "; no measured depth gains: do not speculate" if beyond else "; no depth gains: do not speculate"
     elif best != p.depth:
-        out = f"; best at depth {best}: {p.by_depth[best - 1].tok_s} tok/s"
+        out = f"; best at depth {best}: {figure(p.by_depth[best - 1].tok_s, bracket)} tok/s"
     if beyond is not None and beyond.depth != p.depth:
         out += f"\nextrapolated beyond the {_steps(answer)} given, not measured: "
-        out += f"depth {beyond.depth}, {beyond.tok_s} tok/s"
+        out += f"depth {beyond.depth}, {figure(beyond.tok_s, bracket)} tok/s"
     return out
 
 
@@ -104,7 +112,7 @@ def _layers(answer: Answer) -> list[tuple[str, object]]:
     if answer.linear or answer.rules.left_out:
         layers.append(("Linear rules (straight through one breakeven; they know no depth)", _linear(answer)))
     layers += [
-        ("Calibrated (use this one)", _calibrated(answer)),
+        (_calibrated_title(answer), _calibrated(answer)),
         (
             "Go or no-go",
             f"{_decision(answer)}: {answer.verdict.reason}",
@@ -151,28 +159,38 @@ def _length_text(answer: Answer) -> str:
 
 
 def _upper_bound(answer: Answer) -> str:
-    rule, accept_length = answer.optimistic, answer.projection.accept_length.value
-    cost = f"{1 + rule.draft_overhead:g} plain steps" if rule.draft_overhead else "no more than one plain step"
+    bound, length = answer.bound, answer.projection.accept_length
+    cost = f"{1 + bound.overhead:g} plain steps" if bound.overhead else "no more than one plain step"
+    end = "the Frechet bound" if answer.is_bracket else "the upper end of the accept length"
+    at = f" and {end}, {bound.accept_length:.3f}, held" if bound.accept_length > length.value else ""
     known = answer.rules.optimistic is not None or answer.baseline.measured
-    caution = "" if known else " The tok/s rest on a baseline that is estimated."
+    caution = "" if known else " The tok/s rest on a baseline that is estimated, at its upper end."
     return (
-        f"at most {rule.ratio(accept_length):.3f}x, {rule.tok_s(accept_length):.1f} tok/s, if a round cost {cost}. "
-        f"Verifying several tokens is never free, so served speed stays below.{caution}"
+        f"at most {bound.ratio:.3f}x, {bound.tok_s:.1f} tok/s, if a round cost {cost}{at}. Verifying several tokens is "
+        f"never free, so served speed stays below.{caution}{f' {bound.note}' if bound.note else ''}"
     )
 
 
 def _linear(answer: Answer) -> str:
-    accept_length = answer.projection.accept_length.value
-    lines = [
-        f"{rule.tok_s(accept_length):.1f} tok/s from the {name} breakeven {rule.breakeven_accept_length:.5g}"
-        for name, rule in answer.linear.items()
-    ]
+    length = answer.projection.accept_length
+    lines = []
+    for name, rule in answer.linear.items():
+        value, lo, hi = (rule.tok_s(end) for end in (length.value, length.lo, length.hi))
+        speed = f"{lo:.1f} to {hi:.1f} tok/s" if answer.is_bracket else f"{value:.1f} tok/s [{lo:.1f}, {hi:.1f}]"
+        lines.append(f"{speed} from the {name} breakeven {rule.breakeven_accept_length:.5g}")
     return "\n".join([*lines, *answer.rules.left_out])
 
 
+def _calibrated_title(answer: Answer) -> str:
+    if not answer.calibration.is_measured:
+        return f"Simulated ({NOTHING_MEASURED}: no calibration, a prior)"
+    return "Calibrated (use this one)"
+
+
 def _calibrated(answer: Answer) -> str:
-    p = answer.projection
-    return f"{p.tok_s} tok/s, {_ratio(p.ratio)}; a round takes {p.round_ms} ms, breakeven accept length {p.breakeven}"
+    p, bracket = answer.projection, answer.is_bracket
+    speed = f"{figure(p.tok_s, bracket)} tok/s, {times(p.ratio, bracket)}"
+    return f"{speed}; a round takes {p.round_ms} ms, breakeven accept length {p.breakeven}"
 
 
 def _by_depth(answer: Answer) -> Table:
@@ -183,27 +201,30 @@ def _by_depth(answer: Answer) -> Table:
     for title in ("depth", "accept length", "round ms", "tok/s", "speedup", "breakeven", ""):
         table.add_column(title, no_wrap=True)
     shown = {*range(1, steps + 1), p.depth, p.best_depth, 10, 16}
-    marks = (("best", p.best_measured_depth), ("headline", p.depth))
+    ends, marks = answer.best_depths, [("best", p.best_measured_depth), ("headline", p.depth)]
+    if ends is not None and ends.independence != ends.frechet:
+        marks[:1] = [("best if independent", ends.independence), ("best at Frechet", ends.frechet)]
     for row in p.by_depth:
         if row.depth not in shown:
             continue
         notes = [word for word, depth in marks if row.depth == depth]
         notes += ["extrapolated"] if row.depth > steps else []
-        cells = (row.accept_length, row.round_ms, row.tok_s, row.ratio, row.breakeven)
+        lengths, speeds, ratios = (short(v, answer.is_bracket) for v in (row.accept_length, row.tok_s, row.ratio))
+        cells = (lengths, short(row.round_ms), speeds, ratios, short(row.breakeven))
         style = "bold" if row.depth == p.depth else "dim" if row.depth > steps else ""
-        table.add_row(str(row.depth), *map(_short, cells), ", ".join(notes), style=style)
+        table.add_row(str(row.depth), *cells, ", ".join(notes), style=style)
     return table
 
 
 def _limit(answer: Answer) -> str:
+    limit, bracket = answer.limit, answer.is_bracket
+    if limit.tail_conditional is None:
+        return f"accept length {limit.accept_length:.2f} at depth {answer.given.lengths.max_depth}: {limit.reason}."
     lengths = ", ".join(
-        f"{row.accept_length.value:.2f} at depth {row.depth}"
+        f"{short(row.accept_length, True) if bracket else f'{row.accept_length.value:.2f}'} at depth {row.depth}"
         for row in answer.projection.by_depth
         if row.depth in (10, 16) and row.depth > answer.given.lengths.ttt_steps
     )
-    limit = answer.limit
-    if limit.tail_conditional is None:
-        return f"accept length {limit.accept_length:.2f} at depth {answer.given.lengths.max_depth}: {limit.reason}."
     return f"accept length {lengths}; limit {limit.accept_length:.2f}: {limit.reason}."
 
 
@@ -214,11 +235,17 @@ def _by_batch(answer: Answer) -> Table:
     for title in ("batch", "best depth", "tok/s", "speedup", "breakeven", "tok/s without"):
         table.add_column(title, no_wrap=True)
     for row in answer.by_batch:
-        depth = str(row.best_depth) if row.best_depth else "do not speculate"
-        cells = (row.tok_s, row.ratio, row.breakeven)
-        without = _short(row.baseline.tok_s) + ("" if row.baseline.measured else ", not measured")
-        table.add_row(str(row.batch), depth, *map(_short, cells), without)
+        cells = (short(row.tok_s, answer.is_bracket), short(row.ratio, answer.is_bracket), short(row.breakeven))
+        without = short(row.baseline.tok_s) + ("" if row.baseline.measured else ", not measured")
+        table.add_row(str(row.batch), _best_of(row), *cells, without)
     return table
+
+
+def _best_of(row: BatchRow) -> str:
+    ends = row.best_depth_bracket
+    if ends is not None and ends.independence != ends.frechet:
+        return f"{ends.independence or 'none'} if independent, {ends.frechet or 'none'} at Frechet"
+    return str(row.best_depth) if row.best_depth else "do not speculate"
 
 
 def _batch_grid(answer: Answer) -> Table:
@@ -226,10 +253,11 @@ def _batch_grid(answer: Answer) -> Table:
 
     depths = range(1, len(answer.by_batch[0].tok_s_by_depth) + 1)
     table = Table("batch", "none", *(f"depth {d}" for d in depths), box=None, padding=(0, 1, 0, 0))
+    bracket = answer.is_bracket
     for row in answer.by_batch:
         roomy = len(depths) <= _ROOM_FOR_INTERVALS
-        speeds = (_short(tok_s) if roomy else f"{tok_s.value:.0f}" for tok_s in row.tok_s_by_depth)
-        cells = [_short(row.baseline.tok_s) if roomy else f"{row.baseline_tok_s:.0f}", *speeds]
+        speeds = (short(v, bracket) if roomy or bracket else f"{v.value:.0f}" for v in row.tok_s_by_depth)
+        cells = [short(row.baseline.tok_s) if roomy else f"{row.baseline_tok_s:.0f}", *speeds]
         cells[row.best_depth] = f"[bold]{cells[row.best_depth]}[/]"
         table.add_row(str(row.batch), *cells)
     return table
@@ -251,12 +279,3 @@ def _bullets(lines: tuple[str, ...]) -> Table:
     for line in lines:
         table.add_row("-", Text(line))
     return table
-
-
-def _ratio(ratio: Estimate) -> str:
-    return f"{ratio.value:.2f}x [{ratio.lo:.2f}, {ratio.hi:.2f}]"
-
-
-def _short(value: Estimate) -> str:
-    digits = 0 if value.value >= 20 else 1 if value.value >= 10 else 2
-    return f"{value.value:.{digits}f} [{value.lo:.{digits}f}, {value.hi:.{digits}f}]"

@@ -42,7 +42,8 @@ def save_plot(answer: Answer, path: str | Path) -> None:
 def _draw_lengths(axes: Any, answer: Answer) -> None:
     rows = answer.projection.by_depth
     depths = [row.depth for row in rows]
-    _band(axes, depths, [row.accept_length for row in rows], "accept length", "C0")
+    label = "bracket of the accept length, and if independent" if answer.is_bracket else "accept length"
+    _band(axes, depths, [row.accept_length for row in rows], label, "C0")
     _band(axes, depths, [row.breakeven for row in rows], "breakeven", "C3")
     axes.set(xlabel="draft depth", ylabel="tokens per round")
     _mark_measured(axes, answer)
@@ -51,7 +52,9 @@ def _draw_lengths(axes: Any, answer: Answer) -> None:
 def _draw_speeds(axes: Any, answer: Answer) -> None:
     rows = answer.projection.by_depth
     depths = [row.depth for row in rows]
-    _band(axes, depths, [row.tok_s for row in rows], "calibrated, 90 %", "C0")
+    known = "calibrated" if answer.calibration.is_measured else "simulated"
+    label = f"{known} bracket, and if independent" if answer.is_bracket else f"{known}, 90 %"
+    _band(axes, depths, [row.tok_s for row in rows], label, "C0")
     baseline = answer.baseline
     label = "no speculation" if baseline.measured else "no speculation, estimated"
     axes.axhline(baseline.tok_s.value, color="C3", label=label)

@@ -9,11 +9,28 @@ from dataclasses import dataclass
 from ..errors import InputError
 from ..estimate import Estimate
 from ..projection import SpeedupProjection
+from ..projection.bracket import grid_over
 from ..throughput import Calibration
 from .baseline import Baseline, baselines_at
 from .inputs import Given
 
-__all__ = ["BatchRow", "PointWorth", "Wish", "batch_rows", "point_worth", "wish"]
+__all__ = ["BatchRow", "BestDepths", "PointWorth", "Wish", "batch_rows", "best_depths", "point_worth", "wish"]
+
+
+@dataclass(frozen=True)
+class BestDepths:
+    """The best of the given depths at both ends of a bracket; 0 = do not speculate."""
+
+    independence: int
+    """If the steps are independent."""
+    frechet: int
+    """If they are right together as often as they can be."""
+
+    def __str__(self) -> str:
+        first, second = (f"{depth} is best" if depth else "none gains" for depth in (self.independence, self.frechet))
+        if self.independence == self.frechet:
+            return f"{first} at both ends of the bracket"
+        return f"{first} if the steps are independent, {second} if they go together as much as they can"
 
 
 @dataclass(frozen=True)
@@ -37,6 +54,8 @@ class BatchRow:
     """Where this batch size lies outside what was measured."""
     baseline: Baseline
     """Without speculation, with its interval."""
+    best_depth_bracket: BestDepths | None
+    """For marginals, ``best_depth`` at both ends; None for other kinds."""
 
 
 @dataclass(frozen=True)
@@ -77,17 +96,19 @@ def batch_rows(
     if not batches:
         return ()
     depths = range(1, min(given.lengths.ttt_steps, given.lengths.max_depth) + 1)
-    lengths = [_bounded(given.lengths.accept_length(depth), depth) for depth in depths]
-    grid = calibration.model.grid(depths, batches, context_tokens, lengths, workload)
+    lengths = {depth: _bounded(given.lengths.accept_length(depth), depth) for depth in depths}
+    grid = grid_over(calibration.model, lengths, batches, context_tokens, workload, is_open=given.is_bracket)
     baselines = baselines_at(calibration, batches, context_tokens, workload)
+    at_best = _best_at_frechet(given, calibration, batches, context_tokens, workload)
     rows = []
     for column, batch in enumerate(batches):
         row = max(range(len(depths)), key=lambda i: grid.tok_s.at(i, column).value)
         tok_s, ratio = grid.tok_s.at(row, column), grid.speedup.at(row, column)
+        best = depths[row] if ratio.value > 1 else 0
         rows.append(
             BatchRow(
                 batch=batch,
-                best_depth=depths[row] if ratio.value > 1 else 0,
+                best_depth=best,
                 baseline_tok_s=tok_s.value / ratio.value,
                 tok_s=tok_s,
                 ratio=ratio,
@@ -95,9 +116,36 @@ def batch_rows(
                 tok_s_by_depth=tuple(grid.tok_s.at(i, column) for i in range(len(depths))),
                 warnings=calibration.model.range_warnings(depths[row], batch, context_tokens, workload),
                 baseline=baselines[column],
+                best_depth_bracket=BestDepths(best, at_best[column]) if at_best else None,
             )
         )
     return tuple(rows)
+
+
+def best_depths(given: Given, calibration: Calibration, projection: SpeedupProjection) -> BestDepths | None:
+    """For marginals, the best of the given depths at both ends of their bracket; None for other kinds."""
+    p = projection
+    at_best = _best_at_frechet(given, calibration, [p.batch], p.context_tokens, p.workload)
+    return BestDepths(p.best_measured_depth, at_best[0]) if at_best else None
+
+
+def _best_at_frechet(
+    given: Given,
+    calibration: Calibration,
+    batches: Sequence[int],
+    context_tokens: float | None,
+    workload: str | None,
+) -> list[int]:
+    """Best of the given depths at each batch size at the Frechet bound; empty unless marginals were given."""
+    curve = given.frechet
+    if curve is None:
+        return []
+    depths = range(1, min(curve.ttt_steps, curve.max_depth) + 1)
+    lengths = [curve.accept_length(depth).value for depth in depths]
+    grid = calibration.model.grid(depths, batches, context_tokens, lengths, workload)
+    best = grid.tok_s.value.argmax(axis=0)
+    gains = grid.speedup.value.max(axis=0) > 1
+    return [depths[row] if gain else 0 for row, gain in zip(best.tolist(), gains.tolist(), strict=True)]
 
 
 def point_worth(given: Given, projection: SpeedupProjection) -> tuple[PointWorth, ...]:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ..errors import InputError
 from ..estimate import Estimate
+from ..throughput import ThroughputModel
+from ..throughput.grid import Band, Grid
 from .textbook import AcceptLengthCurve
 
-__all__ = ["OVERSTATEMENT", "BracketCurve", "check_accuracies", "conditional_curve", "joint_curve", "marginal_curve"]
+__all__ = [
+    "OVERSTATEMENT",
+    "BracketCurve",
+    "check_accuracies",
+    "conditional_curve",
+    "grid_over",
+    "joint_curve",
+    "marginal_curve",
+]
 
 # By how much textbook accept lengths exceeded real decoding over six drafters, at most: by kind of accuracy, and by
 # what was done with targets outside the draft vocabulary.
@@ -34,6 +45,8 @@ class BracketCurve:
     middle: AcceptLengthCurve
     high: AcceptLengthCurve
     overstated_at_most: float
+    is_open: bool = False
+    """Whether between the curves lies ignorance rather than scatter: no value there is likelier than another."""
 
     @property
     def ttt_steps(self) -> int:
@@ -74,7 +87,37 @@ def marginal_curve(step_acc: list[float], targets: str = "miss") -> BracketCurve
     values = check_accuracies("step_acc", step_acc)
     product = AcceptLengthCurve.from_full_acc(_products(values))
     rarest = AcceptLengthCurve.from_full_acc([min(values[: k + 1]) for k in range(len(values))])
-    return BracketCurve(product, product, rarest, OVERSTATEMENT["marginal", targets])
+    return BracketCurve(product, product, rarest, OVERSTATEMENT["marginal", targets], is_open=True)
+
+
+def grid_over(
+    model: ThroughputModel,
+    lengths: Mapping[int, Estimate],
+    batches: Sequence[int],
+    context_tokens: float | None = None,
+    workload: str | None = None,
+    *,
+    is_open: bool = False,
+) -> Grid:
+    """Everything over the depths of ``lengths`` (accept length by depth) and batch sizes, [depth, batch].
+
+    The model takes the accept length's interval for scatter, which its own joins in quadrature. The ends of an open
+    bracket are no scatter: tok/s and speedup then reach from the lower end at the lowest accept length to the upper end
+    at the highest.
+    """
+    depths = list(lengths)
+    grid = model.grid(depths, batches, context_tokens, lengths, workload)
+    if not is_open:
+        return grid
+    low, high = (
+        model.grid(depths, batches, context_tokens, ends, workload)
+        for ends in ([length.lo for length in lengths.values()], [length.hi for length in lengths.values()])
+    )
+    return replace(
+        grid,
+        tok_s=Band(grid.tok_s.value, low.tok_s.lo, high.tok_s.hi),
+        speedup=Band(grid.speedup.value, low.speedup.lo, high.speedup.hi),
+    )
 
 
 def check_accuracies(field: str, values: list[float]) -> list[float]:

@@ -9,6 +9,7 @@ from typing import Protocol
 from ..errors import InputError
 from ..estimate import Estimate
 from ..throughput import Calibration
+from .bracket import BracketCurve, grid_over
 
 __all__ = ["AcceptLengths", "DepthProjection", "SpeedupProjection", "project"]
 
@@ -143,7 +144,8 @@ def project(
     depths = range(1, max(depth or 1, max_depth or measured) + 1)
     usable = {d: _usable(lengths.accept_length(d), d) for d in depths}
     model = calibration.model
-    grid = model.grid(list(depths), [batch], context_tokens, usable, workload=workload)
+    is_open = isinstance(lengths, BracketCurve) and lengths.is_open
+    grid = grid_over(model, usable, [batch], context_tokens, workload, is_open=is_open)
     by_depth = tuple(
         DepthProjection(
             depth=depth,

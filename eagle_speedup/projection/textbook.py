@@ -87,7 +87,14 @@ class AcceptLengthCurve:
     @property
     def limit(self) -> float:
         """Accept length at unlimited depth under the mean tail conditional (infinite for a tail of 1)."""
-        tail = self.tail.value
+        return self._limit(self.tail.value)
+
+    @property
+    def highest_limit(self) -> float:
+        """The same under the highest tail conditional: at or above the upper end of every depth."""
+        return self._limit(self.tail.hi)
+
+    def _limit(self, tail: float) -> float:
         rest = math.inf if tail >= 1 else self.full_acc[-1] * tail / (1 - tail)
         return 1 + math.fsum(self.full_acc) + (rest if self.full_acc[-1] > 0 else 0.0)
 

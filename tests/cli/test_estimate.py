@@ -16,7 +16,9 @@ def test_origin_case(cli):
     assert [round(c, 3) for c in data["conditionals"]] == [0.742, 0.633, 0.617, 0.517, 0.647]
     assert data["optimistic"]["ratio"] == pytest.approx(2.390, abs=5e-4)
     assert data["optimistic"]["tok_s"] == pytest.approx(215.1, abs=0.05)
-    assert data["linear"]["stated"] == pytest.approx({"breakeven": 2.2, "ratio": 2.749 / 2.2, "tok_s": 112.5}, abs=0.05)
+    stated = data["linear"]["stated"]
+    assert (stated["breakeven"], stated["ratio"]) == (2.2, pytest.approx(2.749 / 2.2))
+    assert stated["tok_s"] == pytest.approx(112.5, abs=0.05)
     assert data["linear"]["inferred"]["breakeven"] == pytest.approx(2.1 * 90 / 82.3)
     assert data["linear"]["inferred"]["tok_s"] == pytest.approx(107.7, abs=0.05)
 
@@ -42,12 +44,16 @@ def test_keys_are_the_documented_ones(cli):
     assert set(data) == {
         "schema", "depth", "batch", "context_tokens", "workload", "calibration", "fingerprint", "given",
         "full_acc", "conditionals", "accept_length", "bracket", "optimistic", "linear", "calibrated", "verdict",
-        "by_depth", "best_depth", "best_beyond", "by_batch", "limit", "worth_of_a_point", "wish", "served",
-        "what_would_change_it", "warnings",
+        "by_depth", "best_depth", "best_depth_bracket", "best_beyond", "by_batch", "limit", "worth_of_a_point", "wish",
+        "served", "what_would_change_it", "warnings",
     }  # fmt: skip
     assert set(data["calibrated"]) == {
-        "tok_s", "tok_s_per_user", "ratio", "round_ms", "breakeven", "baseline_tok_s", "baseline"
+        "tok_s", "tok_s_per_user", "ratio", "round_ms", "breakeven", "baseline_tok_s", "baseline", "is_bracket",
+        "is_measured",
     }  # fmt: skip
+    assert set(data["optimistic"]) == {"overhead", "ratio", "tok_s", "accept_length", "note"}
+    assert set(data["linear"]["stated"]) == {"breakeven", "ratio", "tok_s", "ratio_range", "tok_s_range"}
+    assert set(data["limit"]) == {"accept_length", "tail_conditional", "reason", "hi"}
     assert set(data["by_depth"][0]) == {
         "depth", "accept_length", "round_ms", "tok_s", "ratio", "breakeven", "measured"
     }  # fmt: skip
@@ -64,6 +70,71 @@ def test_a_workload_of_the_calibration(cli):
     assert "workload humaneval" in cli.text(*ask, "--workload", "humaneval")
     assert cli.json(*ask)["workload"] is None
     assert any("workload 'chat' was not measured" in w for w in cli.json(*ask, "--workload", "chat")["warnings"])
+
+
+def test_the_bound_takes_the_upper_end_of_an_extrapolated_accept_length(cli):
+    for depth in ("10", "16"):
+        data = cli.json(*ASK, "--depth", depth)
+        length, bound = data["accept_length"], data["optimistic"]
+        assert length["value"] < length["hi"] == bound["accept_length"]
+        assert bound["ratio"] == pytest.approx(length["hi"] / 1.15) and bound["note"] is None
+        assert data["calibrated"]["tok_s"]["hi"] < bound["tok_s"] == pytest.approx(90 * bound["ratio"])
+    assert cli.json(*ASK)["optimistic"]["accept_length"] == pytest.approx(2.749)
+
+
+@pytest.mark.parametrize("full_acc", [ORIGIN, ".05,.01", "0,0", ".99,.98"])
+@pytest.mark.parametrize("words", [("-b", "1"), ("-b", "64"), ("-b", "8", "--context", "131072", "--depth", "1")])
+def test_the_calibrated_interval_stays_below_the_bound_or_the_answer_says_why_not(cli, full_acc, words):
+    ask = ("estimate", "--full-acc", full_acc, "-c", "kimi_k2_5_origin", *words)
+    data = cli.json(*ask)
+    bound, calibrated = data["optimistic"], data["calibrated"]
+    above = calibrated["tok_s"]["hi"] > bound["tok_s"] or calibrated["ratio"]["hi"] > bound["ratio"]
+    assert (bound["note"] is not None) is above
+    assert ("interval reaches beyond that" in " ".join(cli.text(*ask).split())) is above
+    baseline = calibrated["baseline"]
+    if not baseline["measured"]:  # a bound on a baseline nobody measured takes the upper end of that
+        assert bound["tok_s"] == pytest.approx(bound["ratio"] * baseline["tok_s"]["hi"])
+
+
+def test_an_overhead_above_the_calibrated_round_bounds_nothing(cli):
+    words = (*ASK, "--depth", "1", "--set", "simple_models.optimistic.draft_overhead=0.6")
+    data = cli.json(*words)
+    assert data["calibrated"]["breakeven"]["value"] < 1.6
+    assert data["optimistic"]["overhead"] == 0 and data["optimistic"]["ratio"] == pytest.approx(1.742)
+    said = "the rule optimistic is left out: no upper bound with its overhead of 0.6, since a round of depth 1 is"
+    assert any(w.startswith(said) for w in data["warnings"])
+
+
+def test_what_depth_can_add_agrees_with_the_interval(cli):
+    data = cli.json(*ASK, "--depth", "60")
+    deepest, limit = data["by_depth"][-1]["accept_length"], data["limit"]
+    assert deepest["value"] == pytest.approx(limit["accept_length"]) and deepest["hi"] == pytest.approx(limit["hi"])
+    assert max(row["accept_length"]["hi"] for row in data["by_depth"]) <= limit["hi"] + 1e-9 < 2.95
+    assert "add 0.14 to 2.75; the interval ends at 2.93" in limit["reason"] and "at most" not in limit["reason"]
+
+
+def test_the_end_of_an_interval_is_not_called_certain(cli):
+    data = cli.json(*ASK)
+    assert "certain" not in " ".join(data["what_would_change_it"])
+    breakeven = data["calibrated"]["breakeven"]
+    needed = next(line for line in data["what_would_change_it"] if line.startswith("accept length"))
+    assert f"{breakeven['hi']:.2f} is the upper end of that figure's 90 % interval" in needed
+
+
+def test_a_simulation_is_not_called_calibrated_and_decides_nothing(cli, tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("name: c\npoints: []\nprior: {curve: [0.3, 0.3], step_ms: 12.0}\n")
+    words = ("estimate", "--full-acc", ".95,.9,.85", "-c", str(path))
+    data = cli.json(*words)
+    assert data["calibrated"]["ratio"]["lo"] > 1  # which would be a go
+    assert data["calibrated"]["is_measured"] is False and data["verdict"]["decision"] == "unclear"
+    assert data["verdict"]["reason"].startswith("nothing was measured; the simulation alone says")
+    out = cli.text(*words)
+    assert "simulated, nothing was measured, 90 % interval" in out[out.index("╭") : out.index("\n", out.index("╭"))]
+    assert "UNCLEAR: nothing was measured" in out and "GO\n" not in out
+    assert "alibrated (use" not in out and "Simulated (nothing was measured" in out
+    assert any(line.startswith("measurement: serve") for line in data["what_would_change_it"])
+    assert "nothing was measured" in cli("export", *words[1:])[2]
 
 
 def test_headline_is_the_calibrated_figure(cli):

@@ -42,6 +42,75 @@ def test_marginals_give_a_bracket_and_say_so(cli):
     assert "A bracket, not a point" in out
 
 
+MARGINALS = ("--step-acc", ".8,.75,.7,.65")
+
+
+def test_the_bound_of_marginals_takes_the_frechet_end(cli):
+    data = cli.json("estimate", *MARGINALS, "-c", "llama_3_1_8b_h200")
+    bound = data["optimistic"]
+    assert bound["accept_length"] == bound["ratio"] == pytest.approx(data["bracket"]["frechet"]) == pytest.approx(3.9)
+    assert data["calibrated"]["ratio"]["hi"] < bound["ratio"] and data["calibrated"]["tok_s"]["hi"] < bound["tok_s"]
+    out = " ".join(cli.text("estimate", *MARGINALS, "-c", "llama_3_1_8b_h200").split())
+    assert "at most 3.900x" in out and "3.093x" not in out
+
+
+def test_marginals_are_shown_by_the_ends_of_their_bracket(cli):
+    words = ("estimate", *MARGINALS, *ON_ORIGIN, "--batches", "1")
+    data, out = cli.json(*words), cli.text(*words)
+    tok_s, ratio = data["calibrated"]["tok_s"], data["calibrated"]["ratio"]
+    panel = " ".join(out[out.index("╭") : out.index("╰")].split())
+    assert data["calibrated"]["is_bracket"] is True and "calibrated; a bracket" in panel
+    assert f"{tok_s['lo']:.1f} to {tok_s['hi']:.1f} tok/s at depth 4: {ratio['lo']:.2f}x to {ratio['hi']:.2f}x" in panel
+    flat = " ".join(out.split())
+    assert f"{tok_s['value']:.1f} tok/s" not in flat and f"{tok_s['value']:.1f} [" not in flat
+    for rule in data["linear"].values():
+        lo, hi = rule["tok_s_range"]
+        ends = (data["accept_length"][end] / rule["breakeven"] * 90 for end in ("lo", "hi"))
+        assert (lo, hi) == pytest.approx(tuple(ends)) and f"{lo:.1f} to {hi:.1f} tok/s from the" in flat
+        assert f"{rule['tok_s']:.1f} tok/s" not in flat
+
+
+def test_the_ends_of_a_bracket_hold_the_calibration_s_own_spread(cli):
+    """The tempting answer takes the bracket for scatter and adds it in quadrature, so that its ends hold less."""
+    wide = cli.json("estimate", *MARGINALS, *ON_ORIGIN)
+    ends = [
+        cli.json("estimate", "--full-acc", text(values), *ON_ORIGIN)
+        for values in ((0.8, 0.6, 0.42, 0.273), (0.8, 0.75, 0.7, 0.65))
+    ]
+    assert wide["calibrated"]["tok_s"]["hi"] >= 0.99 * ends[1]["calibrated"]["tok_s"]["hi"]
+    assert wide["calibrated"]["tok_s"]["lo"] < 1.01 * ends[0]["calibrated"]["tok_s"]["value"]
+    assert wide["calibrated"]["tok_s"]["value"] == ends[0]["calibrated"]["tok_s"]["value"]
+
+
+def test_the_best_depth_of_marginals_says_of_which_end_it_is(cli):
+    words = ("estimate", *MARGINALS, *ON_ORIGIN, "--batches", "1,64")
+    data = cli.json(*words)
+    assert data["best_depth"] == 3 and data["best_depth_bracket"] == {"independence": 3, "frechet": 4}
+    independent, together = (
+        cli.json("estimate", "--full-acc", values, *ON_ORIGIN)["best_depth"]
+        for values in (".8,.6,.42,.273", ".8,.75,.7,.65")
+    )
+    assert (independent, together) == (3, 4)
+    assert [row["best_depth_bracket"] for row in data["by_batch"]] == [
+        {"independence": 3, "frechet": 4}, {"independence": 4, "frechet": 4}
+    ]  # fmt: skip
+    says = "3 is best if the steps are independent, 4 is best if they go together as much as they can"
+    out = " ".join(cli.text(*words).replace("│", " ").split())
+    assert f"GO; depth {says}" in out and "3 if independent, 4 at Frechet" in out
+    assert f"depth: {says}; full_acc would tell" in data["what_would_change_it"]
+    assert any("best depths those of independent steps" in w for w in data["warnings"])
+    assert f"warning: depth {says}" in cli("export", *MARGINALS, *ON_ORIGIN)[2]
+    joint = cli.json("estimate", "--full-acc", ORIGIN, *ON_ORIGIN)
+    assert joint["best_depth_bracket"] is None and joint["calibrated"]["is_bracket"] is False
+
+
+def test_the_limit_of_marginals_has_both_ends(cli):
+    limit = cli.json("estimate", *MARGINALS, *ON_ORIGIN)["limit"]
+    deep = cli.json("estimate", *MARGINALS, *ON_ORIGIN, "--depth", "64")["accept_length"]
+    assert limit["accept_length"] == pytest.approx(deep["value"]) and deep["hi"] <= limit["hi"]
+    assert "if the steps are independent, each further draft" in limit["reason"]
+
+
 def test_conditionals_are_multiplied(cli):
     data = cli.json("estimate", "--acc", ".742,.633,.617", "--kind", "conditional", *ON_ORIGIN)
     assert data["full_acc"] == pytest.approx([0.742, 0.742 * 0.633, 0.742 * 0.633 * 0.617])

@@ -10,6 +10,7 @@ import pytest
 from eagle_speedup.acceptance import AcceptanceCounts, AcceptanceProfile
 from eagle_speedup.errors import InputError
 from eagle_speedup.projection import AcceptLengthCurve, project
+from eagle_speedup.projection.bracket import marginal_curve
 from eagle_speedup.throughput import Calibration, MeasuredPoint, load_calibration
 
 # Plain step 10 ms (100 tok/s); rounds of 12 + 1 d ms: AL 1.8 at depth 1 in 13 ms, 2.4 at depth 3 in 15 ms.
@@ -38,6 +39,18 @@ def test_best_depth_is_where_tok_s_peaks():
     # 1.8/13, 2.2/14, 2.4/15, 2.52/16, 2.6/17 tokens per ms: the peak is at depth 3.
     assert projection.best_depth == projection.depth == 3
     assert [p.depth for p in projection.by_depth] == [1, 2, 3, 4, 5]
+
+
+def test_the_ends_of_an_open_bracket_are_those_of_its_accept_lengths():
+    """The tempting answer adds the bracket to the model's own spread in quadrature, as if it were scatter."""
+    curve = marginal_curve([0.8, 0.7, 0.6])
+    projection = project(curve, CALIBRATION, depth=3)
+    length = curve.accept_length(3)
+    low, high = (CALIBRATION.model.tok_s(end, 3) for end in (length.lo, length.hi))
+    assert (projection.tok_s.lo, projection.tok_s.hi) == pytest.approx((low.lo, high.hi))
+    assert projection.tok_s.value == pytest.approx(CALIBRATION.model.tok_s(length.value, 3).value)
+    assert projection.tok_s.hi > CALIBRATION.model.tok_s(length, 3).hi
+    assert projection.ratio.hi == pytest.approx(CALIBRATION.model.speedup(length.hi, 3).hi)
 
 
 def test_a_drafter_below_breakeven_has_no_best_depth():

@@ -26,7 +26,7 @@ def test_depth_does_not_rescue_the_origin_case():
     assert curve.tail.value == pytest.approx(0.5937, abs=5e-4)
     assert curve.limit == pytest.approx(2.8907, abs=1e-3)
     assert curve.accept_length(10).value == pytest.approx(2.880, abs=1e-3)
-    assert curve.accept_length(16).hi < 2.95
+    assert curve.accept_length(16).hi < curve.highest_limit == pytest.approx(2.9266, abs=1e-3)
     # The hopes of 3.1 at depth 10 and 3.3 at depth 16 lie above the interval.
     assert curve.accept_length(10).hi < 3.1
 
@@ -81,3 +81,4 @@ def test_properties(conditionals, depth):
     assert 1 <= now.lo <= now.value <= now.hi <= depth + 1 + 1e-9
     assert now.value <= deeper.value + 1e-12
     assert now.value <= curve.limit + 1e-9
+    assert now.hi <= curve.highest_limit + 1e-9

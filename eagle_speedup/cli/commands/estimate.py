@@ -24,18 +24,20 @@ keys of --json (an estimate is {value, lo, hi}, 90 %; null = not known):
     fingerprint                                              what was asked
   given {kind, values, source}, full_acc, conditionals       what was measured
   accept_length                                              textbook value at depth
-  bracket {independence, frechet}                            for marginals
-  optimistic {overhead, ratio, tok_s}                        an upper bound
-  linear {stated: {breakeven, ratio, tok_s}, inferred: ..}   simple rules
+  bracket {independence, frechet}                            for marginals; every other value is then
+                                                             that of independent steps: use lo and hi
+  optimistic {overhead, ratio, tok_s, accept_length, note}   an upper bound, at accept_length.hi
+  linear {stated: {breakeven, ratio, tok_s, ratio_range, tok_s_range}, inferred: ..}   simple rules
   calibrated {tok_s, tok_s_per_user, ratio, round_ms, breakeven, baseline_tok_s,
-    baseline {tok_s, measured}}                              the headline
+    baseline {tok_s, measured}, is_bracket, is_measured}     the headline; is_measured: else simulated
   verdict {decision: go|no-go|unclear, reason}
   by_depth [{depth, accept_length, round_ms, tok_s, ratio, breakeven, measured}]
   best_depth                                                 of the steps given; 0 = do not speculate
+  best_depth_bracket {independence, frechet}                 for marginals, the same at both ends
   best_beyond {as by_depth}                                  a deeper one that might give more: extrapolated
   by_batch [{batch, best_depth, baseline_tok_s, baseline {tok_s, measured}, tok_s, ratio, breakeven,
-    tok_s_by_depth, warnings}]                               with --batches
-  limit {accept_length, tail_conditional, reason}            what more depth can give
+    tok_s_by_depth, best_depth_bracket, warnings}]           with --batches
+  limit {accept_length, tail_conditional, reason, hi}        what more depth can give
   worth_of_a_point [{step, accept_length, tok_s}]            of +0.01 full_acc, by step
   wish {tok_s, depth, accept_length, reachable, conditional} with --want-tok-s
   served {ratio, alarm, message}                             with --served-acc
