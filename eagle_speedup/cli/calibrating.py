@@ -87,7 +87,7 @@ def _simulated(setup: Mapping[str, Any]) -> tuple[Prior, Source]:
     for field in ("node", "verifier"):
         if setup.get(field) is None:
             raise InputError(field, None, "must be given with --simulate")
-    match = re.search(r"\btp\s*=?\s*(\d+)", setup.get("parallelism") or "", re.IGNORECASE)
+    match = re.search(r"\btp\s{0,3}=?\s{0,3}(\d{1,4})", setup.get("parallelism") or "", re.IGNORECASE)
     prior, origin = simulated_prior(
         setup["node"],
         setup["verifier"],

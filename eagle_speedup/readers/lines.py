@@ -45,7 +45,7 @@ class TextPieces:
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             what = "cut off" if isinstance(error, EOFError) else "corrupt"
             if not read:
-                raise InputError("file", str(self._path), f"is a {what} gzip file: nothing of it can be read") from None
+                raise InputError("file", str(self._path), f"is a gzip file that is {what} before any text") from None
             self.fault = f"the gzip file is {what} after {read} bytes of text: only what comes before was read"
         except OSError as error:
             raise InputError("file", str(self._path), error.strerror or "can not be read") from None

@@ -7,22 +7,25 @@ from collections.abc import Iterable, Iterator
 
 from .lines import clean
 
-__all__ = ["day", "number", "numbers_after", "records", "seconds", "word"]
+__all__ = ["day", "number", "numbers_after", "process", "records", "seconds", "word"]
 
 _NUMBER = r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
 _MAX_CONTINUATIONS = 6
 _MAX_RECORD = 8192
 _ABSURD = 1e15
+_PREFIX = 400  # characters that may name who printed a record
 
 # A line that starts with one of these is a line of its own; anything else is the rest of the line before it, wrapped by
 # whoever pasted it. The bare words start one only after a record that is complete as it stands.
 _FRESH = re.compile(
     rb"\s*(\x1b|\(\w+[ )]|\[?(INFO|WARN|ERROR|DEBUG|CRITICAL)|\[?\d{4}-\d\d-\d\d|\d\d-\d\d \d\d:|\[\w+/"
-    rb"|\[[A-Z]\w+ |[{<\"]|Traceback|$)"
+    rb"|[\w.-]{1,80}\s{0,40}\||\[[A-Z]\w+ |[{<\"]|Traceback|$)"
 )
 _BARE = re.compile(rb"\s*(Prefill batch|Decode batch|Engine \d|Avg prompt|SpecDecoding|Speculative metrics)")
 _MONTH_DAY = re.compile(r"\b(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
 _DAY = re.compile(r"(?<![\d-])((?:20\d\d-)?(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01]))[ T]\d\d:\d\d:\d\d")
+_CONTAINER = re.compile(r"\s*(\[\w{1,80}/[\w./-]{1,200}\]|[\w.-]{1,80}\s{0,40}\|)")
+_PID = re.compile(r"\((\w{1,80} pid=\d{1,10})\)")
 _FIELD: dict[str, re.Pattern[str]] = {}
 
 
@@ -81,9 +84,18 @@ def day(text: str) -> str | None:
     return word(text, _DAY.pattern)
 
 
+def process(text: str) -> str | None:
+    """Who printed a record: its container or pod and its process, as far as the prefix names them; None without one."""
+    start = text[:_PREFIX]
+    container, pid = _CONTAINER.match(start), _PID.search(start)
+    names = [match.group(1).rstrip(" |") for match in (container, pid) if match is not None]
+    return " ".join(names) or None
+
+
 def _field(name: str) -> re.Pattern[str]:
     if name not in _FIELD:
-        _FIELD[name] = re.compile(rf"{_spaced(name)}\s*['\"]?\s*[:=]\s*{_NUMBER}")
+        # Never two runs of blanks with nothing between them: a long run would be cut in two in every way.
+        _FIELD[name] = re.compile(rf"{_spaced(name)}\s*(?:['\"]\s*)?[:=]\s*{_NUMBER}")
     return _FIELD[name]
 
 

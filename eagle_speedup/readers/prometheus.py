@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ..throughput import MeasuredPoint
 from .lines import clean
-from .reading import Hints, Reading
+from .reading import Contradiction, Hints, Reading
 
 __all__ = ["MARKER", "read_prometheus"]
 
@@ -18,7 +18,8 @@ MARKER = re.compile(rb"^(# (HELP|TYPE) )?(vllm|sglang):", re.MULTILINE)
 _SAMPLE = re.compile(r"^((?:vllm|sglang):[A-Za-z0-9_:]+)(\{.*\})?\s+(\S+)")
 _GAUGES = ("_running", "running_reqs", "gen_throughput", "spec_accept_length", "num_used_tokens")
 _MAX_SERIES = 20_000
-_POSITION = re.compile(r'position="(\d+)"')
+_COPIES = re.compile(r'\b(?:tp|pp|moe_ep)_rank="[^"]*",?')
+_POSITION = re.compile(r'position="(\d{1,3})"')
 
 
 @dataclass(slots=True)
@@ -66,10 +67,20 @@ class _Scrapes:
         found = self._named(names)
         return sum(s.last - s.first if self.times > 1 else s.last for _, s in found) if found else None
 
-    def gauge(self, *names: str, mean: bool = False) -> float | None:
-        """Last value of the first of the names that exists, summed (or averaged) over engines."""
-        found = self._named(names)
-        return sum(s.last for _, s in found) / (len(found) if mean else 1) if found else None
+    def gauge(self, name: str) -> float | None:
+        """Last value, summed over engines; None where it is missing."""
+        found = self.gauges(name)
+        return sum(values[0] for values in found.values()) if found else None
+
+    def gauges(self, name: str) -> dict[str, list[float]]:
+        """Last values by data-parallel rank (the labels that tell ranks apart); the first is the rank's own.
+
+        All tensor- and pipeline-parallel schedulers of a rank may export the same figures: they are its copies.
+        """
+        found: dict[str, list[float]] = {}
+        for labels, series in sorted(self._named((name,)), key=lambda item: item[0]):
+            found.setdefault(_COPIES.sub("", labels), []).append(series.last)
+        return found
 
     def positions(self, name: str) -> int:
         """Number of draft positions that a per-position counter knows."""
@@ -89,7 +100,8 @@ def read_prometheus(lines: Iterable[bytes], hints: Hints | None = None) -> Readi
 
     vLLM: accept length = 1 + accepted / drafts; round time = mean inter-token latency, which the server takes per
     round. Counters since the server's start hold warm-up and idle time, so two scrapes around a steady load in one file
-    (``cat before after``) are better than one. SGLang: its gauges.
+    (``cat before after``) are better than one. SGLang: its gauges. Engines and data-parallel ranks are summed: batch
+    and tok/s are the node's.
 
     Args:
         lines: text of one or several scrapes.
@@ -117,6 +129,10 @@ def _vllm(scrapes: _Scrapes, hints: Hints) -> Reading:
         if drafted and abs(per_round - depth) > 0.02 * depth:
             return _nothing(scrapes, "vllm", "number of draft tokens varied between rounds")
         length = 1 + (accepted or 0.0) / drafts
+    elif drafts is not None:
+        if depth != 0:
+            return _nothing(scrapes, "vllm", "no drafts counted; give depth=0 if it decoded without speculation")
+        notes.append("the speculation counters count no drafts: decoding without speculation (depth 0), as given")
     elif depth is None:
         depth = 0
         notes.append("no speculation counters: taken for a server without speculation (depth 0)")
@@ -138,11 +154,15 @@ def _vllm(scrapes: _Scrapes, hints: Hints) -> Reading:
         step_ms=round(round_ms, 4),
         workload=hints.workload,
     )
+    notes += _summed(len(scrapes.gauges("vllm:num_requests_running")), "engines")
     return Reading((point,), 1, scrapes.dropped, tuple(notes), "vllm metrics", {"engine": "vllm"})
 
 
 def _sglang(scrapes: _Scrapes, hints: Hints) -> Reading:
-    length = scrapes.gauge("sglang:spec_accept_length", mean=True) or None
+    ranks = scrapes.gauges("sglang:num_running_reqs")
+    if any("dp_rank=" not in labels and len(set(values)) > 1 for labels, values in ranks.items()):
+        return _nothing(scrapes, "sglang", "ranks differ, and no dp_rank label says which of them share their requests")
+    length = _accept_length(scrapes)
     notes = [_one_scrape()]
     batch = _batch(hints, scrapes.gauge("sglang:num_running_reqs"), notes)
     tok_s = scrapes.gauge("sglang:gen_throughput")
@@ -156,6 +176,10 @@ def _sglang(scrapes: _Scrapes, hints: Hints) -> Reading:
         notes.append("no accept length: taken for a server without speculation (depth 0)")
     if length is not None and depth is None:
         notes.append("draft depth not known: the metrics do not hold it; give depth=")
+    if depth and length is None and scrapes.gauges("sglang:spec_accept_length"):
+        return _nothing(scrapes, "sglang", "the accept length at the scrape is 0, though a depth is given")
+    if length is not None and length > 1 and depth == 0:
+        raise Contradiction("depth", 0, f"an accept length of {length:g}")
     used = scrapes.gauge("sglang:num_used_tokens")
     point = MeasuredPoint(
         depth=depth,
@@ -167,7 +191,20 @@ def _sglang(scrapes: _Scrapes, hints: Hints) -> Reading:
         num_draft_tokens=hints.num_draft_tokens,
         workload=hints.workload,
     )
+    notes += _summed(len(ranks), "data-parallel ranks")
     return Reading((point,), 1, scrapes.dropped, tuple(notes), "sglang metrics", {"engine": "sglang"})
+
+
+def _accept_length(scrapes: _Scrapes) -> float | None:
+    """Tokens over rounds of all ranks; a rank that generates nothing, whose gauge is 0 or stale, does not count."""
+    lengths, speeds = scrapes.gauges("sglang:spec_accept_length"), scrapes.gauges("sglang:gen_throughput")
+    busy = [(speeds.get(rank, [0.0])[0], values[0]) for rank, values in lengths.items() if values[0] > 0]
+    tokens = sum(speed for speed, _ in busy)
+    return tokens / sum(speed / length for speed, length in busy) if tokens > 0 else None
+
+
+def _summed(count: int, what: str) -> list[str]:
+    return [f"{count} {what}, summed to the node's batch and tok/s"] if count > 1 else []
 
 
 def _batch(hints: Hints, running: float | None, notes: list[str]) -> int:

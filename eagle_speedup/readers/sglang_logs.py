@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..errors import InputError
 from .intervals import Interval, Intervals
-from .log_fields import day, number, records, word
+from .log_fields import day, number, records, seconds, word
 from .reading import Hints, Reading
 
 __all__ = ["MARKER", "draft_tokens", "read_sglang_log"]
@@ -18,15 +18,8 @@ MARKER = re.compile(rb"Decode batch|Prefill batch|server_args=|ServerArgs\(")
 
 _ROUNDING = 0.00501  # accept len and accept rate are printed with two decimals
 _MIN_SHARE = 0.8
-
-
-@dataclass(slots=True)
-class _Rank:
-    """What the last line of a scheduler said."""
-
-    running: int | None = None
-    disturbed: bool = True
-    """Whether a prefill, or nothing at all, came before the next decode line."""
+_USUAL_GAP = 10  # seconds between lines of a rank until two of its own tell: longer than any that prints often
+_UNSTEADY = "another data-parallel rank was not steady"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +28,24 @@ class _Decode:
     tok_s: float
     accept_length: float | None
     context_tokens: float | None
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What the last lines of a scheduler said."""
+
+    line: _Decode | None = None
+    disturbed: bool = True
+    """Whether a prefill, or nothing at all, came before the next decode line."""
+    steady: bool = False
+    """Whether ``line`` ended a steady interval."""
+    time: int | None = None
+    gap: int = _USUAL_GAP
+    """Seconds between its last two decode lines with no prefill between them."""
+    printer: str = ""
+    """The tensor-parallel rank that speaks for it."""
+    parallel: bool = False
+    """Whether it is a data-parallel one, with requests of its own."""
 
 
 class _Scan:
@@ -51,13 +62,19 @@ class _Scan:
         self.topk, self.num_draft_tokens = hints.topk, hints.num_draft_tokens
         self._ranks: dict[str, _Rank] = {}
 
+    @property
+    def data_parallel_ranks(self) -> int:
+        """How many printed."""
+        return sum(rank.parallel for rank in self._ranks.values())
+
     def line(self, text: str) -> None:
         """One record."""
         self.date = self.date or day(text)
         if "Decode batch" in text:
             self._decode(text)
         elif "Prefill batch" in text:
-            self._rank(text).disturbed = True
+            rank = self._rank(text)
+            rank.disturbed, rank.time = True, seconds(text)
         else:
             self._arguments(text)
 
@@ -66,32 +83,71 @@ class _Scan:
         if line is None:
             self.dropped["fields missing"] += 1
             return
+        if _printer(text) != rank.printer:
+            return  # says again what the rank's own printer says
+        if rank.parallel and rank.time is None:
+            # It ran before its first line, and no prefill says since when: what was summed so far may lack it.
+            self.dropped[_UNSTEADY] += self.intervals.count
+            self.dropped, self.intervals = +self.dropped, Intervals()
         fault = _unsteady(line, rank)
-        rank.running, rank.disturbed = line.running, False
+        self._update(rank, line, seconds(text), fault is None)
         rate = number(text, "accept rate")
         if line.accept_length is not None and rate:
             self.rates[line.accept_length, rate] += 1
         if fault is None and line.accept_length is not None and self.num_steps == 0:
             fault = "accept length printed, but depth 0 given"
+        if fault is None:
+            fault = self._keep(self._together(rank))
         if fault is not None:
             self.dropped[fault] += 1
-            return
-        length = line.accept_length or 1.0
+
+    @staticmethod
+    def _update(rank: _Rank, line: _Decode, time: int | None, steady: bool) -> None:
+        if not rank.disturbed and time is not None and rank.time is not None:
+            rank.gap = max(1, time - rank.time)
+        rank.line, rank.disturbed, rank.steady, rank.time = line, False, steady, time
+
+    def _together(self, rank: _Rank) -> list[_Decode] | None:
+        """The last lines of all data-parallel ranks that decode beside ``rank``; None while one of them is unsteady.
+
+        A rank without requests prints nothing: it counts as idle once it has been silent for longer than its own lines,
+        and those of ``rank``, are apart.
+        """
+        lines: list[_Decode] = []
+        for other in self._ranks.values():
+            if other is not rank and (not (rank.parallel and other.parallel) or _silent(other, rank)):
+                continue
+            if other.line is None or other.disturbed or not other.steady:
+                return None
+            lines.append(other.line)
+        return lines
+
+    def _keep(self, lines: list[_Decode] | None) -> str | None:
+        """Count an interval in; why not, where it is not."""
+        if lines is None:
+            return _UNSTEADY
+        if len({line.accept_length is None for line in lines}) > 1:
+            return "only some data-parallel ranks printed an accept length"
+        tok_s, batch = sum(line.tok_s for line in lines), sum(line.running for line in lines)
+        rounds = sum(line.tok_s / (line.accept_length or 1.0) for line in lines)  # per second
+        known = [line.context_tokens * line.running for line in lines if line.context_tokens is not None]
         # Lines come every so many rounds: tokens are in proportion to the accept length, time to tokens / throughput.
         self.intervals.add(
             Interval(
-                depth=0 if line.accept_length is None else None,
-                batch=line.running,
-                tokens=length,
-                seconds=length / line.tok_s,
+                depth=0 if lines[0].accept_length is None else None,
+                batch=batch,
+                tokens=tok_s / rounds,
+                seconds=1 / rounds,
                 rounds=1.0,
-                context_tokens=line.context_tokens,
+                context_tokens=sum(known) / batch if len(known) == len(lines) else None,
             )
         )
+        return None
 
     def _rank(self, text: str) -> _Rank:
-        name = word(text, r"\b((?:DP\d+\s+)?TP\d+)\b") or ""
-        return self._ranks.setdefault(name, _Rank())
+        """The scheduler that printed a record; the tensor-parallel ranks of a data-parallel one are one scheduler."""
+        name, printer = word(text, r"\b(DP\d{1,5})\b"), _printer(text)
+        return self._ranks.setdefault(name or printer, _Rank(printer=printer, parallel=name is not None))
 
     def _arguments(self, text: str) -> None:
         steps = number(text, "speculative_num_steps")
@@ -113,8 +169,9 @@ def read_sglang_log(lines: Iterable[bytes], hints: Hints | None = None) -> Readi
     """Steady decode intervals of an SGLang log.
 
     An interval counts when the line before it on the same scheduler is a decode line too, with as many running
-    requests; the first decode line after a prefill is never used. The draft depth comes from the hints, the server
-    arguments when the log holds them, or the ratio of accept length to accept rate.
+    requests; the first decode line after a prefill is never used. Data-parallel ranks are summed while all that have
+    requests are steady: batch and tok/s are the node's. The draft depth comes from the hints, the server arguments when
+    the log holds them, or the ratio of accept length to accept rate.
 
     Args:
         lines: the log.
@@ -134,7 +191,10 @@ def read_sglang_log(lines: Iterable[bytes], hints: Hints | None = None) -> Readi
     intervals = _at_depth(scan.intervals, depth)
     shape = Hints(depth, None, hints.context_tokens, scan.topk, scan.num_draft_tokens, hints.workload)
     points = intervals.points(shape, scan.dropped)
-    return Reading(points, intervals.count, scan.dropped, (note,) if note else (), "sglang log", scan.setup, scan.date)
+    notes = [note] if note else []
+    if scan.data_parallel_ranks > 1:
+        notes.append(f"{scan.data_parallel_ranks} data-parallel ranks, summed to the node's batch and tok/s")
+    return Reading(points, intervals.count, scan.dropped, tuple(notes), "sglang log", scan.setup, scan.date)
 
 
 def draft_tokens(rates: Counter[tuple[float, float]]) -> tuple[str, int] | None:
@@ -171,6 +231,17 @@ def _depth_from_rates(rates: Counter[tuple[float, float]]) -> tuple[int | None, 
     return n - 1, f"depth {n - 1} read from accept rate = accept len / {n}, taken for a chain of {n} draft tokens"
 
 
+def _printer(text: str) -> str:
+    return word(text, r"\b(TP\d{1,5})\b") or ""
+
+
+def _silent(other: _Rank, rank: _Rank) -> bool:
+    """Whether a rank printed nothing for so long before ``rank`` did that it must be idle."""
+    if other.time is None or rank.time is None:
+        return False
+    return rank.time - other.time > 2 * max(other.gap, rank.gap) + 1
+
+
 def _at_depth(intervals: Intervals, depth: int | None) -> Intervals:
     """The same intervals with the depth filled in."""
     sums = intervals.sums
@@ -192,8 +263,8 @@ def _unsteady(line: _Decode, rank: _Rank) -> str | None:
         return "idle"
     if line.accept_length is not None and line.accept_length < 1:
         return "accept length below 1"
-    if rank.disturbed:
+    if rank.disturbed or rank.line is None:
         return "first line after a prefill"
-    if rank.running != line.running:
+    if rank.line.running != line.running:
         return "number of running requests changed"
     return None

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..throughput import MeasuredPoint
 from .intervals import Interval, Intervals
-from .log_fields import day, number, numbers_after, records, seconds, word
+from .log_fields import day, number, numbers_after, process, records, seconds, word
 from .reading import Hints, Reading
 
 __all__ = ["MARKER", "read_vllm_log"]
@@ -19,7 +20,10 @@ MARKER = re.compile(
     rb"|speculative_config"
 )
 
+_NAMED = 8  # processes that fit a note
+_MAX_PROCESSES = 1000
 _USUAL_GAP = 10  # seconds between statistics lines unless configured otherwise
+_DOUBLED = "an engine printed twice in one second: two servers in one log?"
 _AGREE = 0.05  # printed throughput against the speculation line's own
 
 
@@ -54,6 +58,7 @@ class _Group:
     waiting: int = 0
     spec: _Spec | None = None
     spec_lines: int = 0
+    fault: str | None = None
 
     def takes(self, time: int | None, engine: str | None) -> bool:
         """Whether a record belongs here; ``engine`` None = a speculation line."""
@@ -71,6 +76,8 @@ class _Scan:
         self.intervals = Intervals()
         self.dropped: Counter[str] = Counter()
         self.speculates = False
+        self.engines = 0
+        """Most that printed in one second."""
         self._group: _Group | None = None
         self._previous: _Group | None = None
         self._gap: int | None = None
@@ -82,9 +89,10 @@ class _Scan:
         if tok_s is None or running is None:
             self.dropped["fields missing"] += 1
             return
-        engine = word(text, r"Engine\s*(\d+)") or ""
+        engine = _engine(text)
         group = self._place(seconds(text), engine)
         group.engines.add(engine)
+        self.engines = max(self.engines, len(group.engines))
         group.tok_s += tok_s
         group.prompt_tok_s += number(text, "Avg prompt throughput") or 0.0
         group.running += int(running)
@@ -109,15 +117,18 @@ class _Scan:
 
     def _place(self, time: int | None, engine: str | None) -> _Group:
         if self._group is None or not self._group.takes(time, engine):
+            doubled = _DOUBLED if self._group is not None and _same_second(self._group, time, engine) else None
+            if self._group is not None and doubled:
+                self._group.fault = doubled
             self.finish()
-            self._group = _Group(time)
+            self._group = _Group(time, fault=doubled)
         return self._group
 
     def _close(self, group: _Group) -> None:
         previous, self._previous = self._previous, group
         gap = _between(previous, group)
         usual, self._gap = self._gap, gap
-        fault = _unsteady(group, previous, gap, usual) or (group.spec.fault if group.spec else None)
+        fault = group.fault or _unsteady(group, previous, gap, usual) or (group.spec.fault if group.spec else None)
         if fault is None and group.spec is None:
             # Whether this is a baseline or a speculating server's line without its partner shows at the end.
             self._unpaired.add(Interval(0, group.running, group.tok_s, 1.0, group.tok_s))
@@ -151,33 +162,103 @@ class _Scan:
             self.intervals.sums.update(self._unpaired.sums)
         self.dropped = +self.dropped  # a reason that met nothing is none
 
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, once ``settle_baseline`` has run."""
+        baseline = "no speculation counters in the log: taken for a server without speculation (depth 0)"
+        ranks = f"{self.engines} engines, summed to the node's batch and tok/s"
+        return (
+            *([ranks] if self.engines > 1 else ()),
+            *([baseline] if self.intervals.sums and not self.speculates else ()),
+        )
+
+
+class _Servers:
+    """One scan per server of a log: two of them, mixed or one after the other, are no one server."""
+
+    def __init__(self, hints: Hints) -> None:
+        self.scans: list[_Scan] = []
+        self._hints = hints
+        self._server_of: dict[str, int] = {}
+        self._engines: list[dict[str, str]] = []
+        """Per server, the process behind every engine number."""
+        self._latest = 0
+        self._overflow = _Scan(hints)
+        """For records of more processes than a log has; nothing is read from it."""
+
+    def of(self, text: str, engine: str | None) -> _Scan:
+        """The scan of the server that printed a record; ``engine`` None = a speculation line.
+
+        Processes with unlike engine numbers are the ranks of one server, processes with the same one are servers of
+        their own. A record without a prefix goes on with the server before it.
+        """
+        name = process(text)
+        if name is not None and name not in self._server_of:
+            if len(self._server_of) >= _MAX_PROCESSES:
+                return self._overflow
+            self._server_of[name] = self._home(engine)
+        if name is not None:
+            self._latest = self._server_of[name]
+        while len(self.scans) <= self._latest:
+            self.scans.append(_Scan(self._hints))
+            self._engines.append({})
+        if name is not None and engine is not None:
+            self._engines[self._latest].setdefault(engine, name)
+        return self.scans[self._latest]
+
+    def _home(self, engine: str | None) -> int:
+        """The first server in which a new process can be a rank: whose ``engine`` nobody else is."""
+        taken = (engines if engine is None else engine in engines for engines in self._engines)
+        return next((index for index, is_taken in enumerate(taken) if not is_taken), len(self.scans))
+
+    def notes(self) -> tuple[str, ...]:
+        """Which servers there were, where there was more than one."""
+        if len(self.scans) < 2:
+            return ()
+        names = "; ".join(f"{index + 1} = {name}" for name, index in list(self._server_of.items())[:_NAMED])
+        return (f"{len(self.scans)} servers in the log ({names}): each has its own points",)
+
 
 def read_vllm_log(lines: Iterable[bytes], hints: Hints | None = None) -> Reading:
     """Steady intervals of a vLLM log (V1, or V0 with its cumulative counters).
 
     An interval counts when the same number of requests ran at both of its ends, none waited, and no prompt was
-    processed in it. Accept lengths are ratios of sums, 1 + accepted / rounds, which is what the server prints.
+    processed in it. Accept lengths are ratios of sums, 1 + accepted / rounds, which is what the server prints. The
+    engines of one server (data parallelism) are summed: batch and tok/s are the node's. Servers that the prefixes of
+    the lines tell apart keep points of their own.
 
     Args:
         lines: the log.
         hints: depth where the log does not print per-position rates.
     """
     hints = hints or Hints()
-    scan, setup, notes, date = _Scan(hints), {"engine": "vllm"}, [], None
+    servers, setup, date = _Servers(hints), {"engine": "vllm"}, None
     for text in records(lines, MARKER):
         date = date or day(text)
         if re.search(r"SpecDecoding|Speculative\s*metrics", text):
-            scan.speculation(text)
+            servers.of(text, None).speculation(text)
         elif re.search(r"Avg\s*generation", text):
-            scan.statistics(text)
+            servers.of(text, _engine(text)).statistics(text)
         else:
             _note_setup(text, setup)
-    scan.finish()
-    scan.settle_baseline()
-    points = scan.intervals.points(hints, scan.dropped)
-    if points and not scan.speculates:
-        notes.append("no speculation counters in the log: taken for a server without speculation (depth 0)")
-    return Reading(points, scan.intervals.count, scan.dropped, tuple(notes), "vllm log", setup, date)
+    points: list[MeasuredPoint] = []
+    dropped: Counter[str] = Counter()
+    for scan in servers.scans:
+        scan.finish()
+        scan.settle_baseline()
+        points += scan.intervals.points(hints, scan.dropped)
+        dropped += scan.dropped
+    notes = servers.notes() + tuple(dict.fromkeys(note for scan in servers.scans for note in scan.notes()))
+    used = sum(scan.intervals.count for scan in servers.scans)
+    return Reading(tuple(points), used, dropped, notes, "vllm log", setup, date)
+
+
+def _engine(text: str) -> str:
+    return word(text, r"Engine\s*(\d+)") or ""
+
+
+def _same_second(group: _Group, time: int | None, engine: str | None) -> bool:
+    """Whether an engine that a group holds prints again in its very second, which one server never does."""
+    return time is not None and time == group.time and engine in group.engines
 
 
 def _between(earlier: _Group | None, later: _Group) -> int | None:
@@ -193,7 +274,7 @@ def _unsteady(group: _Group, previous: _Group | None, gap: int | None, usual: in
         return "speculation line without a throughput line in the same second"
     if group.running == 0 or group.tok_s <= 0:
         return "idle at its end"
-    if previous is None or not previous.engines:
+    if previous is None or not previous.engines or previous.fault:
         return "start not seen"
     if group.engines != previous.engines or group.running != previous.running:
         return "number of running requests changed"

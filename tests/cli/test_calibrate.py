@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import datetime
+import gzip
 import json
 import os
+import random
 
 import pytest
 
@@ -129,6 +131,20 @@ def test_a_simulated_prior_alone_and_corrected_by_points(cli, logs, tmp_path, mo
     assert load_calibration(out).sources[-1].text == "prior simulated by a simulator"
 
 
+@pytest.mark.parametrize("text", ["tp" + " " * 200_000 + "x", "tp" * 100_000, "tp =  4"])
+def test_the_parallelism_is_read_in_time(cli, tmp_path, monkeypatch, text):
+    asked = []
+
+    def simulated(node, verifier, *, engine, gpus, base):
+        asked.append(gpus)
+        return prior_from_steps({1: 12.0, 2: 15.0}, base=base), "a simulator"
+
+    monkeypatch.setattr("eagle_speedup.cli.calibrating.simulated_prior", simulated)
+    setup = ("--simulate", "--node", "rtx_pro_6000_x8", "--verifier", "kimi_k2_5")
+    cli.json("calibrate", *setup, "--parallelism", text)
+    assert asked == [4 if "4" in text else 8]
+
+
 def test_nothing_to_calibrate_with(cli):
     assert "must name at least one file: serve without speculation" in cli.refusal("calibrate")
     assert (
@@ -185,6 +201,22 @@ def test_points_that_are_not_used_have_no_residual(cli, tmp_path):
 def test_hints_that_contradict_the_log(cli, logs, hints, line):
     assert cli.refusal("calibrate", f"{logs[1]}@{hints}") == line
     assert cli.json("calibrate", f"{logs[1]}@depth=3,batch=1")["points"][0]["depth"] == 3
+
+
+def test_hints_that_contradict_a_benchmark(cli, tmp_path):
+    path = tmp_path / "v_spec.json"
+    path.write_text(json.dumps({"mean_tpot_ms": 18.0, "max_concurrency": 8, "spec_decode_acceptance_length": 2.4}))
+    said = cli.refusal("calibrate", f"{path}@batch=99,depth=3")
+    assert said == "batch = 99: contradicts v_spec.json, which says 8: leave the hint out"
+
+
+def test_a_file_that_breaks_off_is_named_as_such(cli, logs, tmp_path):
+    data = gzip.compress(logs[1].read_bytes() + random.Random(1).randbytes(20_000))
+    broken, empty = tmp_path / "spec.log.gz", tmp_path / "empty.log.gz"
+    broken.write_bytes(data[:-8000])
+    assert "the gzip file is cut off after" in cli.text("calibrate", str(broken))
+    empty.write_bytes(data[:12])
+    assert cli.refusal("calibrate", str(empty)).endswith("is a gzip file that is cut off before any text")
 
 
 @pytest.mark.parametrize(

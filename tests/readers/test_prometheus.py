@@ -100,6 +100,76 @@ def test_sglang():
     assert (plain.depth, plain.accept_length) == (0, None)
 
 
+def exported(ranks, *, name="sglang:{}", values):
+    """Gauges of schedulers, each with its labels."""
+    return [
+        f"{name.format(gauge)}{{{labels}}} {value}"
+        for labels, row in zip(ranks, values, strict=True)
+        for gauge, value in row.items()
+    ]
+
+
+def gauges(running, tok_s, length):
+    return {"num_running_reqs": running, "gen_throughput": tok_s, "spec_accept_length": length}
+
+
+def test_schedulers_of_one_server_export_it_once():
+    labels = [f'engine_type="unified",model_name="m",moe_ep_rank="{k}",pp_rank="0",tp_rank="{k}"' for k in range(8)]
+    reading = read(exported(labels, values=[gauges(3, 250.0, 2.5)] * 8), Hints(depth=3))
+    (point,) = reading.points
+    assert (point.batch, point.tok_s, point.accept_length) == (3, 250.0, 2.5)  # not 24 and 2000
+    assert len(reading.notes) == 1
+
+
+def test_data_parallel_ranks_are_summed():
+    labels = [f'dp_rank="{k // 2}",model_name="m",tp_rank="{k}"' for k in range(4)]
+    figures = [gauges(3, 200.0, 2.0), gauges(3, 200.0, 2.0), gauges(1, 100.0, 3.0), gauges(1, 100.0, 3.0)]
+    reading = read(exported(labels, values=figures), Hints(depth=3))
+    (point,) = reading.points
+    assert (point.batch, point.tok_s) == (4, 300.0)
+    assert point.accept_length == pytest.approx(300 / (200 / 2 + 100 / 3))  # tokens over rounds
+    assert "2 data-parallel ranks, summed to the node's batch and tok/s" in reading.notes
+
+
+def test_an_idle_rank_has_no_accept_length():
+    labels = [f'dp_rank="{k}",tp_rank="{k}"' for k in range(2)]
+    (point,) = read(exported(labels, values=[gauges(3, 250.0, 2.5), gauges(0, 0.0, 0.0)]), Hints(depth=3)).points
+    assert (point.batch, point.tok_s, point.accept_length) == (3, 250.0, 2.5)
+
+
+def test_ranks_that_differ_with_nothing_to_tell_them_apart():
+    labels = [f'model_name="m",tp_rank="{k}"' for k in range(2)]
+    reading = read(exported(labels, values=[gauges(3, 250.0, 2.5), gauges(5, 300.0, 2.5)]), Hints(depth=3))
+    assert reading.points == ()
+    assert reading.dropped["ranks differ, and no dp_rank label says which of them share their requests"] == 1
+
+
+def test_engines_are_said_to_be_summed():
+    reading = read([*vllm(1000, 1500, running=2), *vllm(1000, 1500, running=2, engine="1")])
+    assert reading.points[0].batch == 4 and "2 engines, summed to the node's batch and tok/s" in reading.notes
+
+
+def test_counters_without_drafts_are_no_missing_counters():
+    lines = vllm(0, 0, rounds=1000)
+    reading = read(lines)
+    assert reading.points == ()
+    assert reading.dropped["no drafts counted; give depth=0 if it decoded without speculation"] == 1
+    assert read(lines, Hints(depth=3)).points == ()
+    plain = read(lines, Hints(depth=0))
+    assert (plain.points[0].depth, plain.points[0].step_ms) == (0, 20.0)
+    assert "count no drafts" in plain.notes[-1] and not any("no speculation counters" in note for note in plain.notes)
+
+
+def test_a_depth_that_the_accept_length_denies(tmp_path):
+    path = tmp_path / "metrics.txt"
+    path.write_text("\n".join(SGLANG))
+    with pytest.raises(InputError, match=r"depth = 0: contradicts metrics.txt, which says an accept length of 2.5"):
+        read_measurements(path, Hints(depth=0))
+    idle = [line.replace("2.5", "0.0") for line in SGLANG]
+    assert read(idle, Hints(depth=3)).points == ()
+    assert read(idle).points[0].depth == 0
+
+
 def test_found_by_content(tmp_path):
     path = tmp_path / "metrics"
     path.write_text("# HELP process_cpu x\n" + "\n".join(vllm(1000, 1500)))

@@ -14,6 +14,7 @@ _DETAILS = """Sources, told apart by their content, of any size, plain or gzip:
   Prometheus text of their metrics   one scrape, or two around a steady load: cat before after > file
   results of vllm bench serve, SGLang bench_serving and bench_one_batch, GuideLLM (JSON)
   .yaml                              points as a calibration file holds them
+Batch and tok/s are the node's: engines and data-parallel ranks are summed, servers in one log kept apart.
 
 What a file does not say is added after @, separated by commas:
   depth= (0 = no speculation)  batch=  context=  topk=  num_draft_tokens=  workload=  format=
