@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import InputError
-from .lines import clean
+from .lines import clean, fault_of
 
 __all__ = ["TRAINERS", "Trainer", "TrainerReading", "read_trainer_log"]
 
@@ -35,31 +35,36 @@ _BATCH_MEANS = "a mean of batch means: batches of unlike size weigh alike"
 TRAINERS = (
     Trainer(
         "speculators",
-        r"(?:val/)?full_acc_(?P<k>\d+)(?:_epoch)?",
+        r"(?:val/)?full_acc_(?P<k>\d{1,9})(?:_epoch)?",
         "joint",
         "invisible",
         ("anchors in the prompt count as misses at later steps, so a perfect drafter stays below 1",),
     ),
-    Trainer("SpecForge", r"eval/per_position_acc/(?P<k>\d+)", "marginal", "miss"),
-    Trainer("TorchSpec", r"eval/acc_(?P<k>\d+)", "marginal", "left out", (_BATCH_MEANS,)),
+    Trainer("SpecForge", r"eval/per_position_acc/(?P<k>\d{1,9})", "marginal", "miss"),
+    Trainer("TorchSpec", r"eval/acc_(?P<k>\d{1,9})", "marginal", "left out", (_BATCH_MEANS,)),
     Trainer(
         "Model-Optimizer",
-        r"train_acc/parallel_0_step_(?P<k>\d+)",
+        r"train_acc/parallel_0_step_(?P<k>\d{1,9})",
         "marginal",
         "invisible",
         ("training batches of one rank, not validation data", _BATCH_MEANS),
     ),
-    Trainer("EAGLE-3", r"test/epochacc_(?P<k>\d+)", "marginal", "miss", (_BATCH_MEANS,)),
-    Trainer("EAGLE-1/2", r"test/(?P<k>\d+)_acc", "joint", "miss"),
-    Trainer("eagle-speedup", r"speedup/full_acc_(?P<k>\d+)", "joint", "miss"),
+    Trainer("EAGLE-3", r"test/epochacc_(?P<k>\d{1,9})", "marginal", "miss", (_BATCH_MEANS,)),
+    Trainer("EAGLE-1/2", r"test/(?P<k>\d{1,9})_acc", "joint", "miss"),
+    Trainer("eagle-speedup", r"speedup/full_acc_(?P<k>\d{1,9})", "joint", "miss"),
 )
 """Trainers that are known. The last complete set of steps in a log counts."""
 
 _HIDDEN = "targets outside the draft vocabulary are {}: the accuracy is overstated, served speed will be lower"
-_NUMBER = r"(?P<value>-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf)"
-_KEYS = [(t, re.compile(rf"(?<![\w/]){t.pattern}['\"]?\s*(?:[:=]|\s)\s*(?:tensor\()?{_NUMBER}")) for t in TRAINERS]
+_NUMBER = r"(?P<value>[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:[-+]?nan|[-+]?inf|null|none)(?!\w))"
+# Never two runs of blanks with nothing between them: a long run would be cut in two in every way.
+_KEYS = [(t, re.compile(rf"(?<![\w/]){t.pattern}['\"]?(?:\s*[:=]\s*|\s+)(?:tensor\()?{_NUMBER}")) for t in TRAINERS]
+_RANK = re.compile(r"(?i:\brank|\[default)[ :=]{0,2}(\d{1,5})\b")
+_PREFIX = 200  # characters of a line that may name the rank that printed it
 _MARKER = re.compile(rb"acc")
 _MAX_STEPS = 64
+_MAX_RANKS = 4096
+_ROUNDING = 1e-6  # above 1
 
 
 @dataclass(frozen=True)
@@ -74,16 +79,21 @@ class TrainerReading:
     """Complete sets in the log."""
     dropped: int
     """Values left out: not a number, outside [0, 1], or of an incomplete set."""
+    faults: tuple[str, ...] = ()
+    """What is wrong with the log: a last validation that is broken, values left out, ranks mixed, its end missing."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader must know about these values."""
+        """What a reader must know about these values, the faults of the log first."""
         hidden = () if self.trainer.targets == "miss" else (_HIDDEN.format(self.trainer.targets),)
-        return tuple(f"{self.trainer.name}: {text}" for text in (*hidden, *self.trainer.caveats))
+        return tuple(f"{self.trainer.name}: {text}" for text in (*self.faults, *hidden, *self.trainer.caveats))
 
 
 def read_trainer_log(lines: Iterable[bytes], name: str = "log") -> TrainerReading:
     """The last complete set of per-step accuracies in a trainer's log (text, JSON lines or printed dictionaries).
+
+    A set that holds a value which is none, or fewer steps than the one before it, is not complete. Where none is, the
+    steps before the broken one are taken. Either is told in ``faults``. Lines that name their rank are read by rank.
 
     Args:
         lines: the log.
@@ -92,51 +102,145 @@ def read_trainer_log(lines: Iterable[bytes], name: str = "log") -> TrainerReadin
     Raises:
         InputError: no set of a known trainer in it.
     """
-    sets = {trainer.name: _Sets() for trainer in TRAINERS}
-    for line in lines:
+    sets: dict[str, dict[int, _Sets]] = {}
+    for index, line in enumerate(lines):
         if not _MARKER.search(line):
             continue
         text = clean(line)
+        found = _RANK.search(text[:_PREFIX])
+        rank = -1 if found is None else int(found[1])
         for trainer, pattern in _KEYS:
             for match in pattern.finditer(text):
-                sets[trainer.name].add(int(match["k"]), float(match["value"]))
-    for found in sets.values():
-        found.close()
-    trainer = max(TRAINERS, key=lambda t: sets[t.name].complete)
-    best = sets[trainer.name]
-    if best.last is None:
-        keys = ", ".join(t.pattern.replace(r"(?P<k>\d+)", "K").replace("(?:", "").replace(")?", "") for t in TRAINERS)
-        raise InputError("file", name, f"holds no complete set of per-step accuracies; known keys: {keys}")
-    return TrainerReading(trainer, best.last, best.complete, best.dropped)
+                of_trainer = sets.setdefault(trainer.name, {})
+                if rank in of_trainer or len(of_trainer) < _MAX_RANKS:
+                    of_trainer.setdefault(rank, _Sets()).add(int(match["k"]), match["value"], index)
+    for by_rank in sets.values():
+        for found_sets in by_rank.values():
+            found_sets.close()
+    trainer = max(TRAINERS, key=lambda t: max((s.rating for s in sets.get(t.name, {}).values()), default=(0, 0)))
+    fault = fault_of(lines)
+    return _reading(trainer, sets.get(trainer.name, {}), () if fault is None else (fault,), name)
+
+
+def _reading(trainer: Trainer, by_rank: dict[int, _Sets], faults: tuple[str, ...], name: str) -> TrainerReading:
+    usable = sorted(rank for rank, sets in by_rank.items() if sets.values)
+    if not usable:
+        keys = ", ".join(re.sub(r"\(\?P<k>.*?\)|\(\?:|\)\?", _plain, t.pattern) for t in TRAINERS)
+        reasons = [sets.broken for sets in by_rank.values() if sets.broken][:1] + list(faults)
+        why = f" ({'; '.join(reasons)})" if reasons else ""
+        raise InputError("file", name, f"holds no complete set of per-step accuracies{why}; known keys: {keys}")
+    rank = max(usable, key=lambda rank: (bool(by_rank[rank].complete), -rank))
+    best = by_rank[rank]
+    if len({by_rank[other].values for other in usable}) > 1:
+        chosen = "the lines without a rank" if rank < 0 else f"rank {rank}"
+        faults += (f"several ranks printed unlike values: those of {chosen} are taken",)
+    return TrainerReading(trainer, best.values, best.complete or best.cut, best.dropped, best.faults() + faults)
+
+
+def _plain(match: re.Match[str]) -> str:
+    return "K" if match.group().startswith("(?P") else ""
 
 
 class _Sets:
     """Values of one trainer, gathered into sets: a step that comes again opens the next set."""
 
     def __init__(self) -> None:
-        self.last: tuple[float, ...] | None = None
         self.complete = 0
+        """Sets that hold every step."""
+        self.cut = 0
+        """Sets that hold the first steps, but not all."""
         self.dropped = 0
-        self._open: dict[int, float] = {}
+        self.broken: str | None = None
+        """What is wrong with the set that came last; None = nothing."""
+        self._last: tuple[float, ...] = ()
+        self._leading: tuple[float, ...] = ()
+        self._first = 0
+        self._mixed: str | None = None
+        self._open: dict[int, str] = {}
+        self._newest = (-1, -1)
+        """Step and line of the last value."""
 
-    def add(self, step: int, value: float) -> None:
-        if step > _MAX_STEPS or math.isnan(value) or not 0 <= value <= 1:
+    @property
+    def values(self) -> tuple[float, ...]:
+        """Those of the last complete set; of the steps before the broken one where there is none."""
+        return self._last or self._leading
+
+    @property
+    def rating(self) -> tuple[int, int]:
+        """Order of preference among trainers."""
+        return self.complete, len(self.values)
+
+    def add(self, step: int, text: str, line: int) -> None:
+        """One value; ``line`` is the number of its line."""
+        if step > _MAX_STEPS:
             self.dropped += 1
             return
+        newest, self._newest = self._newest, (step, line)
         if step in self._open:
+            before, now = _value(self._open[step]), _value(text)
+            if step == newest[0] and now is not None and before in (None, now):
+                self.dropped += before is None
+                self._open[step] = text
+                return  # printed twice, or put right
+            if step != next(iter(self._open)):
+                self._mixed = f"step {step} comes again before step {next(iter(self._open))} does"
             self.close()
-        self._open[step] = value
+        elif self._open and step < next(iter(self._open)) and line != newest[1]:
+            self.close()  # the log begins in the middle of a set
+        self._open[step] = text
 
     def close(self) -> None:
+        """The end of a set."""
         steps, self._open = self._open, {}
-        first = min(steps, default=0)
         if not steps:
             return
-        if first > 1 or sorted(steps) != list(range(first, first + len(steps))) or len(steps) < self._steps():
-            self.dropped += len(steps)
+        values = {step: _value(text) for step, text in steps.items()}
+        first = min(steps)
+        good: list[float] = []
+        while (value := values.get(first + len(good))) is not None:
+            good.append(value)
+        self.broken = _fault(steps, first, len(good), len(self._last))
+        if self.broken is None:
+            self._last, self._first = tuple(good), first
+            self.complete += 1
             return
-        self.last = tuple(steps[k] for k in sorted(steps))
-        self.complete += 1
+        self.dropped += len(steps)
+        if good and first <= 1:
+            self._leading = tuple(good)
+            self._first = self._first if self.complete else first
+            self.cut += 1
 
-    def _steps(self) -> int:
-        return 0 if self.last is None else len(self.last)
+    def faults(self) -> tuple[str, ...]:
+        """What is wrong, in sentences."""
+        found = []
+        if self.broken is not None and self.complete:
+            found.append(f"the last validation is not used, since {self.broken}: these are of an earlier one")
+        elif self.broken is not None:
+            found.append(f"no validation is whole ({self.broken}): only the {len(self.values)} steps before are used")
+        if self._first > 0:
+            found.append(
+                "its steps begin at 1, which is taken for the first draft: a log without step 0 looks the same"
+            )
+        if self._mixed is not None:
+            found.append(f"{self._mixed}: several ranks or runs may be mixed in the log; give the log of one")
+        if self.dropped:
+            found.append(f"{self.dropped} values left out: not a number in [0, 1], or of a set that is not whole")
+        return tuple(found)
+
+
+def _value(text: str) -> float | None:
+    """An accuracy; None for what is none."""
+    value = math.nan if text.lower() in ("null", "none") else float(text)
+    return min(value, 1.0) if 0 <= value <= 1 + _ROUNDING else None
+
+
+def _fault(steps: dict[int, str], first: int, good: int, usual: int) -> str | None:
+    """What is wrong with a set whose first ``good`` steps are right, where the set before had ``usual``."""
+    wrong = next((step for step in sorted(steps) if _value(steps[step]) is None), None)
+    if wrong is not None:
+        return f"its step {wrong} is {steps[wrong]}"
+    if first > 1 or good < len(steps):
+        return f"its step {first + good if first <= 1 else 0} is missing"
+    if good < usual:
+        return f"it holds {good} of {usual} steps"
+    return None
