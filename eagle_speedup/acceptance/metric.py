@@ -176,16 +176,10 @@ class TTTAcceptance(Metric):
         if sequence_index is not None:
             counts = with_repeats(counts, text_fingerprint(target_ids, ends >= 0))
         counts = torch.where(bad_index[:, None], 0, counts).to(self.sums.dtype)
-        # Not in place: a state that was made in inference mode may not be changed outside of it.
-        columns = self.sums.shape[1]
         if sequence_index is not None and self.sequences is None:
             self.named.append(torch.cat([index[:, None].to(counts.dtype), counts], dim=1))
-        else:
-            padded = functional.pad(counts, (0, columns - counts.shape[1]))
-            self.sums = self.sums.index_add(0, index, padded)
-        seen = torch.full((1,), batch, dtype=torch.int64, device=device)
-        last = functional.pad(torch.cat([faults, torch.stack(values), seen]), (0, columns - _SEEN - 1))
-        self.sums = torch.cat([self.sums[:-1], self.sums[-1:] + last.to(self.sums.dtype)])
+            index, counts = index[:0], counts[:0]
+        self._add(index, counts, torch.cat([faults, torch.stack(values), faults.new_full((1,), batch)]))
         self.rows_seen += batch
         self._are_named = sequence_index is not None
 
@@ -275,6 +269,15 @@ class TTTAcceptance(Metric):
             return bad_targets, bad_drafts, none
         legal = (accept_prob >= 0) & (accept_prob <= 1)  # false for NaN
         return bad_targets, bad_drafts, count_broken("accept_prob", accept_prob, valid & ~legal)
+
+    def _add(self, index: Tensor, counts: Tensor, last: Tensor) -> None:
+        """Add counts [n, ..] to the rows ``index`` of the sums, and [..] to the last row."""
+        width, rows = self.sums.shape[1], self.sums.shape[0]
+        counts = functional.pad(counts, (0, width - counts.shape[1]))
+        last = functional.pad(last, (0, width - last.shape[0])).to(counts.dtype)
+        index = torch.cat([index, index.new_full((1,), rows - 1)])
+        # Not in place: a state that was made in inference mode may not be changed outside of it.
+        self.sums = self.sums.index_add(0, index, torch.cat([counts, last[None]]))
 
     def _checked_index(
         self, sequence_index: Tensor | None, block_index: Tensor | None, batch: int, device: torch.device
