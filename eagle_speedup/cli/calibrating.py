@@ -126,8 +126,9 @@ def _from_yaml(path: Path, data: dict[str, Any], taken: int) -> Calibration:
     """Points and sources of a YAML file; its other keys go to ``data``. A name is not required."""
     content = read_yaml(path)
     content.setdefault("name", re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem))
-    given = parse_calibration(content)
-    names = ("name", "title", "node", "verifier", "engine", "engine_version", "parallelism", "draft_sampling", "notes")
+    given = parse_calibration(content, path.parent)
+    about = ("name", "title", "notes", "folder", "engine", "engine_version", "parallelism", "draft_sampling")
+    names = (*about, "node", "verifier", "moe")
     data.update({key: getattr(given, key) for key in names if getattr(given, key) is not None})
     data.update(prior=given.prior, simple_models=given.simple_models)
     if given.sources:

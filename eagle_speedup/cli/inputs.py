@@ -139,7 +139,7 @@ def from_log(path: str | Path) -> Given:
 
     reading = read_trainer_log(stream_lines(path), str(path))
     trainer = reading.trainer
-    source = f"{trainer.name} log {Path(path).name}, the last of {reading.validations} validations"
+    source = f"{trainer.name} log {Path(path).name}, the last whole one of {reading.validations} validations"
     return from_accuracies(
         "log", list(reading.values), trainer.kind, targets=trainer.targets, source=source, warnings=reading.warnings
     )

@@ -264,3 +264,19 @@ def test_a_source_has_the_date_of_its_log(cli, logs, tmp_path):
     cli.text("calibrate", str(undated), "-o", str(out))
     (source,) = load_calibration(out).sources
     assert source.date == "2026-02-01" and "undated, day of the file" in source.text
+
+
+def test_a_verifier_file_beside_the_points_decides_the_prior_for_good(cli, tmp_path):
+    folder = tmp_path / "points"
+    folder.mkdir()
+    (folder / "my.yaml").write_text("name: my\ntitle: My dense model\nmoe: false\n")
+    points = folder / "points.yaml"
+    points.write_text(
+        "verifier: my.yaml\npoints:\n- {depth: 0, tok_s: 90}\n- {depth: 3, tok_s: 110, accept_length: 2.3}\n"
+    )
+    first, second = str(tmp_path / "first.yaml"), str(tmp_path / "second.yaml")
+    cli("calibrate", str(points), "-o", first)
+    (folder / "my.yaml").unlink()
+    cli("calibrate", first, "-o", second)  # read again where the verifier's file is gone
+    by_name = load_calibration("llama_3_1_8b_h200").effective_prior
+    assert load_calibration(first).effective_prior == load_calibration(second).effective_prior == by_name
