@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
-from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
-from torch.utils.data.dataloader import _InfiniteConstantSampler
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
 from ..acceptance import AcceptanceCounts, AcceptanceProfile, TTTAcceptance
 from ..acceptance.checks import count_broken
@@ -40,14 +39,17 @@ class LoaderRows:
     """
 
     def __init__(self, loader: Any, rank: int, world: int) -> None:
-        sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or getattr(loader, "sampler", None)
+        batches = getattr(loader, "batch_sampler", None)
+        # A batch sampler of one's own deals what it likes; torch then has a sampler that is never asked.
+        sampler = getattr(loader, "sampler", None) if batches is None else getattr(batches, "sampler", batches)
         self.rank, self.world = rank, world
         self.samples: int | None = None
         self.shuffled = isinstance(sampler, RandomSampler) or bool(getattr(sampler, "shuffle", False))
-        # Samplers of other makes even out the ranks as well, but do not say which of their samples are repeats.
-        known = (DistributedSampler, RandomSampler, SequentialSampler, _InfiniteConstantSampler)
-        self.may_repeat = sampler is not None and not isinstance(sampler, known)
-        if isinstance(sampler, DistributedSampler):
+        # Samplers of other makes, and iterable data sets, even out the ranks as well, but do not say which of their
+        # samples are repeats.
+        known = isinstance(sampler, (DistributedSampler, RandomSampler, SequentialSampler))
+        self.may_repeat = not known or type(batches) not in (BatchSampler, type(None))
+        if isinstance(sampler, DistributedSampler) and not self.may_repeat:
             self.rank, self.world = sampler.rank, sampler.num_replicas
             self.samples = len(cast(Sized, sampler.dataset))
         self.seen = 0

@@ -179,8 +179,10 @@ class SpeedupMonitor(Callback):
             text = "the validation data are shuffled and no sequence_index says which rows these are"
             self._tell(f"{text}: validations can not be compared (give sequence_index)")
         if trainer.world_size > 1 and self._counter.may_repeat:
-            text = "the validation sampler is not torch's own: sequences that it gives to several ranks count as often"
-            self._tell(f"{text} (give sequence_index with every batch)")
+            text = "the validation data are not dealt by torch's own sampler"
+            self._tell(
+                f"{text}: sequences that several ranks get count as often (give sequence_index with every batch)"
+            )
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reduce, project, keep and log."""

@@ -93,29 +93,64 @@ class Bucketed(torch.utils.data.Sampler):
         return len(self.mine)
 
 
-def bucketed(folder, sizes, sequences, names, give_index=True):
-    """``trainer.validate`` over loaders whose samplers repeat sequences; counts of the headline and of each set."""
+class Batches:
+    """A batch sampler without a sampler, as multipack ones are: torch then has one that is never asked."""
+
+    def __init__(self, sampler, rows=3):
+        mine = list(sampler)
+        self.batches = [mine[i : i + rows] for i in range(0, len(mine), rows)]
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def __len__(self):
+        return len(self.batches)
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """An iterable data set that evens out the ranks by itself."""
+
+    def __init__(self, size, sampler):
+        self.texts, self.mine = Texts(size), list(sampler)
+
+    def __iter__(self):
+        return iter([self.texts[i] for i in self.mine])
+
+
+def dealt(kind, size, rank, world):
+    """A loader that deals whole buckets, by a sampler, a batch sampler or an iterable data set."""
+    sampler = Bucketed(size, rank, world)
+    if kind == "sampler":
+        return toy_loader(size, 3, sampler=sampler)
+    if kind == "batch_sampler":
+        return torch.utils.data.DataLoader(Texts(size), batch_sampler=Batches(sampler))
+    return torch.utils.data.DataLoader(Stream(size, sampler), batch_size=3)
+
+
+def bucketed(folder, sizes, sequences, names, give_index=True, kind="sampler"):
+    """``trainer.validate`` over loaders that repeat sequences; counts of the headline and of each set."""
     callback: Any = SpeedupMonitor(toy_calibration(), sequences=sequences, validation_sets=names, blocks=8)
     rank, world = distributed.get_rank(), distributed.get_world_size()
-    loaders = [toy_loader(size, 3, sampler=Bucketed(size, rank, world)) for size in sizes]
+    loaders = [dealt(kind, size, rank, world) for size in sizes]
     options: Any = {"logger": False, "strategy": "ddp", "devices": 2, "use_distributed_sampler": False}
     trainer = toy_trainer(folder, [callback], **options)
     module = ToyDrafter(step=3, give_index=give_index)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         trainer.validate(module, loaders, verbose=False)
-    texts = [str(w.message) for w in told if "not torch's own" in str(w.message)]
+    texts = [str(w.message) for w in told if "not dealt by torch's own" in str(w.message)]
     profiles = [callback.profile, *callback.set_profiles.values()]
     return [p.counts.to_dict() for p in profiles], texts
 
 
-def test_a_sampler_that_repeats_sequences_counts_each_once(gloo_pair, tmp_path):
+@pytest.mark.parametrize("kind", ["sampler", "batch_sampler", "iterable"])
+def test_loaders_that_repeat_sequences_count_each_once(gloo_pair, tmp_path, kind):
     expected = direct_counts(20, 3, blocks=8)  # 5 buckets: the last one goes to both ranks
     for sequences in (20, None):  # their number need not be told
-        for (counts,), told in gloo_pair.run(bucketed, str(tmp_path), [20], sequences, None):
+        for (counts,), told in gloo_pair.run(bucketed, str(tmp_path), [20], sequences, None, True, kind):
             assert AcceptanceCounts.from_dict(counts) == expected
             assert told == []
-    (repeated, told), _ = gloo_pair.run(bucketed, str(tmp_path), [20], None, None, False)
+    (repeated, told), _ = gloo_pair.run(bucketed, str(tmp_path), [20], None, None, False, kind)
     assert AcceptanceCounts.from_dict(repeated[0]).answers.sum() == 24
     assert len(told) == 1 and "give sequence_index" in told[0]
 
