@@ -16,7 +16,15 @@ from ..errors import InputError
 from .checks import VALUE_RULES, check_tensors, count_broken
 from .counts import AcceptanceCounts
 from .profile import AcceptanceProfile
-from .sequences import EXTRA_COLUMNS, count_once, placed_rows, text_fingerprint, with_repeats
+from .sequences import (
+    EXTRA_COLUMNS,
+    count_once,
+    named_rows,
+    placed_rows,
+    rows_and_names,
+    text_fingerprint,
+    with_repeats,
+)
 from .settings import check_settings, positive, settings_state, vocabulary_table
 from .spans import SPAN_RULES, anchor_ends, check_spans, without_illegal
 from .walk import accepted_histogram, expected_histogram, extend_hits, step_validity, ttt_hits
@@ -25,8 +33,9 @@ __all__ = ["TTTAcceptance"]
 
 _MODES = ("greedy", "onehot", "rejection")
 _FAULTS = (*(("spans", rule) for rule in SPAN_RULES), *VALUE_RULES.items())
-# The last row of the sums: faults met on a device, rows numbered so far, and how many processes have named that many
-# rows, by the bits of their number.
+# The last row of the sums: faults met on a device, rows counted without a name, and how many processes have named that
+# many rows, by the bits of their number.
+_ALL_OR_NONE = "must come with every batch of all processes, or with none"
 _SEEN = len(_FAULTS)
 _NAMED = slice(_SEEN + 1, _SEEN + 33)
 
@@ -101,7 +110,7 @@ class TTTAcceptance(Metric):
         self.vocab_size = None if vocab_size is None else positive("vocab_size", vocab_size)
         if mode not in _MODES:
             raise InputError("mode", mode, f"must be one of {', '.join(_MODES)}")
-        if not 0 < level < 1:
+        if not (isinstance(level, float) and 0 < level < 1):
             raise InputError("level", level, "must lie in (0, 1)")
         self.mode, self.level = mode, level
         self.knows_draft_vocab = draft_vocab is not None
@@ -109,14 +118,13 @@ class TTTAcceptance(Metric):
         self.register_buffer("in_draft_vocab", table, persistent=False)
         self.rows_seen = 0
         self._forwarding = False
-        self._are_named: bool | None = None
         # One tensor, so that one collective synchronises everything: a row per block (or sequence) of flat counts.
         rows = (self.sequences or self.blocks) + 1
         columns = max(self._width + EXTRA_COLUMNS, _NAMED.stop)
         dtype = torch.float64 if mode == "rejection" else torch.int64
         # On the host even under `torch.device("meta")`, where sharded models are built: there it would lose its zeros.
         self.add_state("sums", default=torch.zeros(rows, columns, dtype=dtype, device="cpu"), dist_reduce_fx="sum")
-        # Sequences whose number is not known: for each batch its rows, the index and then the columns of the sums.
+        # Sequences whose number is not known: for each batch its rows, as `named_rows` makes them.
         self.add_state("named", default=[], dist_reduce_fx="cat")
         # Tells metrics apart that count differently, where states are loaded, merged, or shared by a collection.
         names = ("ttt_steps", "max_depth", "blocks", "mode", "sequences", "vocab_size")
@@ -163,7 +171,6 @@ class TTTAcceptance(Metric):
         batch, length = target_ids.shape
         device = target_ids.device
         if batch == 0 or length == 0:
-            self.rows_seen += batch
             return
         draft_ids, target_ids, spans = draft_ids.long(), target_ids.long(), spans.long()
         if spans.device.type == "cpu":
@@ -176,12 +183,12 @@ class TTTAcceptance(Metric):
         if sequence_index is not None:
             counts = with_repeats(counts, text_fingerprint(target_ids, ends >= 0))
         counts = torch.where(bad_index[:, None], 0, counts).to(self.sums.dtype)
+        unnamed = batch if sequence_index is None else 0
         if sequence_index is not None and self.sequences is None:
-            self.named.append(torch.cat([index[:, None].to(counts.dtype), counts], dim=1))
+            self.named.append(named_rows(index, counts))
             index, counts = index[:0], counts[:0]
-        self._add(index, counts, torch.cat([faults, torch.stack(values), faults.new_full((1,), batch)]))
-        self.rows_seen += batch
-        self._are_named = sequence_index is not None
+        self._add(index, counts, torch.cat([faults, torch.stack(values), faults.new_full((1,), unnamed)]))
+        self.rows_seen += unnamed
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """``update``, and the profile of this batch alone."""
@@ -197,9 +204,13 @@ class TTTAcceptance(Metric):
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         """Add what another metric of the same settings has counted."""
-        state = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
+        state: dict[str, Any] = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
         check_settings(self._options, state.get("settings"))
+        unnamed = int(state["sums"][-1, _SEEN])
+        if (self.named and unnamed) or (self.rows_seen and len(state["named"])):
+            raise InputError("sequence_index", "one of the metrics alone", _ALL_OR_NONE)
         super().merge_state(incoming_state)
+        self.rows_seen += unnamed
 
     def extra_repr(self) -> str:
         """The options."""
@@ -213,11 +224,16 @@ class TTTAcceptance(Metric):
         """Follow a module to another device, but never to another precision: sums of counts must stay exact."""
         return super()._apply(lambda tensor: tensor.to(fn(tensor[:0]).device), exclude_state)
 
+    def _wrap_update(self, update: Callable[..., None]) -> Callable[..., None]:
+        """Keep dynamo out: torchmetrics counts calls in attributes, so a compiled module would compile every batch."""
+        return torch.compiler.disable(super()._wrap_update(update))
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if f"{prefix}sums" in state_dict:
             check_settings(self._options, state_dict.get(f"{prefix}settings"))
             self.rows_seen = int(state_dict[f"{prefix}sums"][-1, _SEEN])
         super()._load_from_state_dict(state_dict, prefix, *args)
+        self.named = list(self.named)  # not the very list of the state dict
 
     def _sync_dist(self, dist_sync_fn: Callable[..., Any] = _all_reduce_sum, process_group: Any | None = None) -> None:
         """Add up the sums of all processes, and bring together the rows of named sequences where there are any."""
@@ -225,7 +241,8 @@ class TTTAcceptance(Metric):
         def added(state: Tensor) -> Tensor:
             return torch.stack(dist_sync_fn(state, group=process_group or self.process_group)).sum(dim=0)
 
-        rows = torch.cat(self.named) if self.named else self.sums.new_zeros(0, 1 + self._width + EXTRA_COLUMNS)
+        none = named_rows(self.sums.new_zeros(0), self.sums.new_zeros(0, self._width + EXTRA_COLUMNS))
+        rows = torch.cat(self.named) if self.named else none
         sums = self.sums.clone()
         sums[-1, _NAMED.start + len(rows).bit_length()] += 1
         self.sums = added(sums)
@@ -245,9 +262,10 @@ class TTTAcceptance(Metric):
             raise InputError("sequence_index", None, "must say which sequences these are where sequences is given")
         if sequence_index is not None and block_index is not None:
             raise InputError("block_index", "given", "is for rows whose sequences are not named by sequence_index")
-        if self._are_named not in (None, sequence_index is not None):
-            where = "this batch alone" if sequence_index is not None else "earlier batches alone"
-            raise InputError("sequence_index", where, "must come with every batch or with none")
+        if self.named and sequence_index is None:
+            raise InputError("sequence_index", "earlier batches alone", _ALL_OR_NONE)
+        if self.rows_seen and sequence_index is not None:
+            raise InputError("sequence_index", "this batch alone", _ALL_OR_NONE)
 
     def _broken_values(
         self, draft_ids: Tensor, target_ids: Tensor, ends: Tensor, accept_prob: Tensor | None
@@ -284,11 +302,12 @@ class TTTAcceptance(Metric):
     ) -> tuple[Tensor, Tensor]:
         """(sequence or block of each row, int64 [B], whether it is out of range)."""
         if sequence_index is not None:
-            broken = sequence_index < 0
+            index = sequence_index.long()
+            broken = index < 0
             if self.sequences is not None:
-                broken = broken | (sequence_index >= self.sequences)
-            count_broken("sequence_index", sequence_index, broken)  # raises for values in host memory
-            index = torch.where(broken, 0, sequence_index.long())
+                broken = broken | (index >= self.sequences)
+            count_broken("sequence_index", index, broken)  # raises for values in host memory
+            index = torch.where(broken, 0, index)
             return index.to(device, non_blocking=True), broken.to(device, non_blocking=True)
         if block_index is None:
             block_index = torch.arange(self.rows_seen, self.rows_seen + batch, device=device)
@@ -341,10 +360,10 @@ class TTTAcceptance(Metric):
             if count:
                 raise InputError(field, f"{int(count)} illegal", rule)
         if self.named and state[:-1].any():
-            raise InputError("sequence_index", None, "must come with every batch of all processes or with none")
+            raise InputError("sequence_index", "some processes alone", _ALL_OR_NONE)
         if self.named:
             rows = torch.cat(list(self.named)).cpu().numpy()
-            flat = count_once(rows[:, 1:], rows[:, 0].astype(np.int64), self.blocks)
+            flat = count_once(*rows_and_names(rows), self.blocks)
         elif self.sequences is not None:
             flat = count_once(state[:-1, : self._width + EXTRA_COLUMNS], np.arange(self.sequences), self.blocks)
         else:
@@ -365,7 +384,7 @@ class TTTAcceptance(Metric):
         super().reset()
         # `forward` resets to count its batch alone, but the running number of its rows must go on.
         if not self._forwarding:
-            self.rows_seen, self._are_named = 0, None
+            self.rows_seen = 0
 
 
 def _answers_per_row(spans: Tensor, batch: int) -> Tensor:

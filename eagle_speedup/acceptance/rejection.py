@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import InputError
+from .settings import positive
 from .vocabulary import check_absolute
 
 __all__ = ["acceptance_probability", "exactly", "expected_visits"]
@@ -85,10 +86,9 @@ def _check_input(
     chunk: int,
 ) -> None:
     """What shapes and types tell: reads no values."""
-    if not 0 < temperature < float("inf"):
+    if not (isinstance(temperature, int | float) and 0 < temperature < float("inf")):
         raise InputError("temperature", temperature, "must be positive and finite; at 0 use mode 'greedy'")
-    if chunk < 1:
-        raise InputError("chunk", chunk, "must be at least 1")
+    positive("chunk", chunk)
     tensors = {"draft_logits": draft_logits, "verifier_logits": verifier_logits, "token_ids": token_ids}
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):

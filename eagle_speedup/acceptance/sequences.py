@@ -18,7 +18,15 @@ from torch.nn import functional
 from ..errors import InputError
 from .counts import Array
 
-__all__ = ["EXTRA_COLUMNS", "count_once", "placed_rows", "text_fingerprint", "with_repeats"]
+__all__ = [
+    "EXTRA_COLUMNS",
+    "count_once",
+    "named_rows",
+    "placed_rows",
+    "rows_and_names",
+    "text_fingerprint",
+    "with_repeats",
+]
 
 EXTRA_COLUMNS = 3
 _BITS = 20  # squares of fingerprints, added up over thousands of repeats, must stay exact in float64
@@ -42,6 +50,18 @@ def with_repeats(counts: Tensor, fingerprint: Tensor) -> Tensor:
     """The counts [B, width] of rows counted once, with the columns that repeats are told by: [B, width + 3]."""
     extra = torch.stack([torch.ones_like(fingerprint), fingerprint, fingerprint * fingerprint], dim=1)
     return torch.cat([counts, extra.to(counts.dtype)], dim=1)
+
+
+def named_rows(index: Tensor, counts: Tensor) -> Tensor:
+    """Rows that carry their sequence [n, 2 + width + 3]: its upper and lower 32 bits, exact in float64 as well."""
+    name = torch.stack([index.long() >> 32, index.long() & 0xFFFFFFFF], dim=1)
+    return torch.cat([name.to(counts.dtype), counts], dim=1)
+
+
+def rows_and_names(named: Array) -> tuple[Array, npt.NDArray[np.int64]]:
+    """Inverse of :func:`named_rows`."""
+    upper, lower = named[:, :2].astype(np.int64).T
+    return named[:, 2:], (upper << 32) | lower
 
 
 def placed_rows(rows: Tensor, most: int, group: Any) -> Tensor:

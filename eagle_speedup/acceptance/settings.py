@@ -14,6 +14,7 @@ from .checks import INTEGERS
 __all__ = ["check_settings", "positive", "settings_state", "vocabulary_table"]
 
 _BITS = 32
+_LARGEST_VOCABULARY = 1 << 26  # hundreds of times the largest there is; beyond it the ids are something else
 
 
 def positive(name: str, value: int) -> int:
@@ -35,9 +36,9 @@ def vocabulary_table(draft_vocab: Tensor | None, vocab_size: int | None) -> Tens
         given = draft_vocab.dtype if isinstance(draft_vocab, Tensor) else type(draft_vocab).__name__
         raise InputError("draft_vocab", given, "must be a tensor of integers, [V_draft] verifier ids")
     ids = draft_vocab.detach().cpu().long().flatten()
-    below = "" if vocab_size is None else f" and below {vocab_size}"
-    if ids.numel() == 0 or int(ids.min()) < 0 or (vocab_size is not None and int(ids.max()) >= vocab_size):
-        raise InputError("draft_vocab", ids.tolist()[:8], f"must hold at least one id, none negative{below}")
+    limit = _LARGEST_VOCABULARY if vocab_size is None else vocab_size
+    if ids.numel() == 0 or int(ids.min()) < 0 or int(ids.max()) >= limit:
+        raise InputError("draft_vocab", ids.tolist()[:8], f"must hold at least one id, all in [0, {limit})")
     if ids.unique().numel() < ids.numel():
         rule = "must name each verifier id once (offsets become ids by absolute_d2t)"
         raise InputError("draft_vocab", ids.tolist()[:8], rule)

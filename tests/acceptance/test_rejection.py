@@ -196,7 +196,7 @@ def test_probabilities_need_the_right_vocabularies():
         acceptance_probability(draft, verifier, tokens + 7, d2t=torch.arange(4))
     with pytest.raises(InputError, match="temperature = nan: must be positive"):
         acceptance_probability(verifier, verifier, tokens, temperature=float("nan"))
-    with pytest.raises(InputError, match="chunk = 0: must be at least 1"):
+    with pytest.raises(InputError, match="chunk = 0: must be a whole number of at least 1"):
         acceptance_probability(verifier, verifier, tokens, chunk=0)
     with pytest.raises(InputError, match=r"token_ids.dtype = torch.float32: must be an integer type"):
         acceptance_probability(verifier, verifier, tokens.float())
