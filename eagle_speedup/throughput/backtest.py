@@ -5,6 +5,7 @@ Protocols, each calibrated anew for every fold; the baseline (depth 0) of every 
 * A: calibrate on one data set of a node, predict its other data sets at the same configurations;
 * B: calibrate on two depths of a series, predict its other depths;
 * C: calibrate on two batch sizes of a series (the lowest and one of the upper half), predict the rest;
+* D: calibrate on one drafter's points of a data set, predict those of its other drafters at the same configurations;
 * one: calibrate on a single point, predict the rest of the series.
 
 The rule to beat is ``tok_s = AL * baseline / c``, with c = AL * baseline / tok_s of the calibration's points,
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 _COVERED = 0.85  # share of a series inside its intervals from which on it counts as covered
-PROTOCOLS = ("A", "B", "C", "one")
+PROTOCOLS = ("A", "B", "C", "D", "one")
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Prediction:
     """One prediction against its measurement; all in total tok/s."""
 
     protocol: str
-    """A, B, C or one."""
+    """One of `PROTOCOLS`."""
     series: str
     """Series of the predicted row."""
     row: Row
@@ -197,6 +198,7 @@ def folds(series: Sequence[Series]) -> Iterator[Fold]:
             rest = [(i, r) for w, rows in by_data.items() if w != name for i, r in rows if r.config in configs]
             if rest:
                 yield "A", [row for _, row in known], rest
+            yield from _drafter_folds(known)
     for s in series:
         chains = [r for r in s.rows if not r.point.is_tree]
         depths = sorted({r.point.depth or 0 for r in chains})
@@ -211,6 +213,16 @@ def folds(series: Sequence[Series]) -> Iterator[Fold]:
             yield "C", [r for r in s.rows if r.point.batch in pair], rest
         for row in s.rows if len(s.rows) > 1 else ():
             yield "one", [row], [(s.id, r) for r in s.rows if r is not row]
+
+
+def _drafter_folds(rows: Sequence[tuple[str, Row]]) -> Iterator[Fold]:
+    """Folds of protocol D among the rows of one node and data set: what a new drafter changes is the accept length."""
+    for drafter in dict.fromkeys(row.drafter for _, row in rows):
+        known = [row for _, row in rows if row.drafter == drafter]
+        configs = {row.config for row in known}
+        rest = [(i, row) for i, row in rows if row.drafter != drafter and row.config in configs]
+        if rest:
+            yield "D", known, rest
 
 
 def backtest(

@@ -66,7 +66,18 @@ def test_folds_of_each_protocol(series):
     assert found.count(("A", 3, 1)) == 1 and found.count(("A", 1, 1)) == 1
     assert found.count(("B", 2, 1)) == 3
     assert found.count(("one", 1, 2)) == 3
-    assert not [f for f in found if f[0] == "C"]
+    assert not [f for f in found if f[0] in "CD"]
+
+
+def test_another_drafter_on_the_same_data_set_is_a_fold_each_way(tmp_path):
+    path = tmp_path / "drafters.yaml"
+    other = "  - {batch: 1, k: 4, topk: 1, al: 2.8, drafter: strong, output_tok_s: 185.0}\n- id: s-two"
+    path.write_text(SERIES.replace("- id: s-two", other, 1))
+    (weak, strong) = [f for f in folds(load_series(path)) if f[0] == "D"]
+    assert [row.point.depth for row in weak[1]] == [2, 4, 6]
+    assert [row.drafter for _, row in weak[2]] == ["strong"]  # depth 4 alone is shared
+    assert [row.drafter for row in strong[1]] == ["strong"]
+    assert [(row.point.depth, row.drafter) for _, row in strong[2]] == [(4, "d")]
 
 
 def test_simple_rule_by_hand(series):
