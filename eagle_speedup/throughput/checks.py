@@ -16,6 +16,7 @@ WHAT_TO_MEASURE = (
     "serve without speculation and at two depths (say 1 and 4), at the batch sizes that matter, and give the logs to "
     "eagle-speedup calibrate"
 )
+UNKNOWN_DEPTH = "no measured round has a known depth: how a round grows with depth is a prior"
 _FASTER_THAN_STEP = 0.95  # a round verifies a step's tokens and more; below this share of a step, the runs differ
 _BASELINE_SPREAD = 2.0  # a workload this much slower than another spends half of its time outside decoding
 _OUTLIER = 0.10
@@ -136,15 +137,23 @@ def check_range(
     seen = rounds if depth and rounds else points
     tokens = round(batch * (nodes or depth + 1))
     measured = [round(p.batch * p.nodes) for p in points if p.nodes is not None]
+    contexts = [p.context_tokens for p in seen if p.context_tokens is not None]
     out = []
+    if depth and rounds and not any(p.depth for p in rounds):
+        out.append(UNKNOWN_DEPTH)
+        measured = []  # of plain steps only: no range that rounds could leave
     for name, value, found in (
         ("depth", depth or None, [p.depth for p in rounds if p.depth]),
         ("batch", batch, [p.batch for p in seen]),
         ("tokens per step", tokens, measured),
-        ("context_tokens", context_tokens, [p.context_tokens for p in seen if p.context_tokens is not None]),
+        ("context_tokens", context_tokens, contexts),
     ):
         if value is not None and found and not min(found) <= value <= max(found):
             out.append(f"{name} {value:g} is outside the calibrated range {min(found):g}..{max(found):g}")
+    if contexts and context_tokens and batch <= max(p.batch for p in seen) and context_tokens <= max(contexts):
+        together = max(p.batch for p in seen if (p.context_tokens or 0.0) >= context_tokens)
+        if batch > together:
+            out.append(f"batch {batch} was not measured at context_tokens {context_tokens:g}, only up to {together}")
     if tree and rounds and not any(p.is_tree for p in rounds):
         out.append("no tree was measured, only chains")
     known = sorted({p.workload for p in points if p.workload is not None})

@@ -48,6 +48,8 @@ def calibrate(points: Sequence[MeasuredPoint], *, prior: Prior | None = None) ->
         if not isinstance(point, MeasuredPoint):
             raise InputError(f"points[{i}]", point, "must be a MeasuredPoint")
     usable = tuple(p for p in points if p.round_ms is not None)
+    if prior is not None and not isinstance(prior, Prior):
+        raise InputError("prior", prior, "must be a Prior or null")
     prior = prior or Prior()
     if not usable and prior.step_ms is None:
         rule = "must hold a baseline, or a point with accept_length or step_ms; no figure is invented: "
@@ -175,8 +177,10 @@ class ThroughputModel:
         workload: str | None = None,
     ) -> int:
         """The depth of highest expected tok/s among the given ones; 0 = do not speculate."""
-        options = [Option(d, a) for d, a in accept_length_by_depth.items()]
-        return self.advice(options, batch, context_tokens, workload).depth
+        if not isinstance(accept_length_by_depth, Mapping):
+            rule = "must map depths to accept lengths, such as {1: 1.6, 3: 2.2}"
+            raise InputError("accept_length_by_depth", accept_length_by_depth, rule)
+        return self.advice(accept_length_by_depth, batch, context_tokens, workload).depth
 
     def advice(
         self,
@@ -188,6 +192,8 @@ class ThroughputModel:
         """Which of the options (depths or trees with their accept lengths) to serve, "do not speculate" included."""
         if isinstance(options, Mapping):
             options = [Option(d, a) for d, a in options.items()]
+        if not isinstance(options, Sequence) or not all(isinstance(o, Option) for o in options):
+            raise InputError("options", options, "must be a list of Option, or map depths to accept lengths")
         if not options:
             raise InputError("options", [], "must hold at least one option")
         options = sorted(options, key=lambda o: (o.depth, o.topk, o.num_draft_tokens or 0))
@@ -348,5 +354,7 @@ def _accept_length(value: object, depth: int) -> tuple[float, float, float]:
     length = min(float(number), most)
     if estimate is None:
         return length, length, length
+    if np.isnan(estimate.lo) or np.isnan(estimate.hi):
+        return length, 1.0, most  # no spread was known: all that is certain is what is possible
     # The ends come from interval arithmetic, which knows nothing of the depth.
     return length, min(max(estimate.lo, 1.0), length), max(min(estimate.hi, most), length)

@@ -8,7 +8,7 @@ import pytest
 
 from eagle_speedup.errors import InputError
 from eagle_speedup.estimate import Estimate
-from eagle_speedup.throughput import MeasuredPoint, Option, calibrate
+from eagle_speedup.throughput import MeasuredPoint, Option, calibrate, load_calibration
 
 DEPTHS, BATCHES = (1, 3, 5, 7), (1, 2, 4, 8, 16, 32, 64)
 NOISE = 0.02
@@ -148,6 +148,21 @@ def test_contexts_trees_and_workloads_that_were_not_measured_are_named():
     assert warning == "no tree was measured, only chains"
     unknown = calibrate([MeasuredPoint(0, 90.0), MeasuredPoint(3, 120.0, accept_length=2.3)])
     assert unknown.range_warnings(3, 1, 4096) == ()  # where no point recorded its context there is no range
+
+
+def test_a_batch_and_a_context_never_measured_together_are_named():
+    model = load_calibration("kimi_k2_6_rtx_pro_6000_dcp1").model
+    assert model.range_warnings(3, 2, 131072) == () == model.range_warnings(3, 128, 0)
+    named = ("batch 128 was not measured at context_tokens 131072, only up to 2",)
+    assert model.range_warnings(3, 128, 131072) == named
+
+
+def test_where_no_round_has_a_known_depth_no_range_is_claimed():
+    model = load_calibration("kimi_k2_5_origin").model
+    unknown = "no measured round has a known depth: how a round grows with depth is a prior"
+    assert model.range_warnings(5) == (unknown,)
+    assert model.range_warnings(0) == ()
+    assert model.range_warnings(5, 8) == (unknown, "batch 8 is outside the calibrated range 1..1")
 
 
 def test_no_speculative_point_is_said():

@@ -90,6 +90,13 @@ def test_uncertain_accept_length_widens_tok_s():
     assert unsure.half_width > 1.5 * sure.half_width
 
 
+def test_an_accept_length_of_unknown_spread_may_be_any_possible_one():
+    model = calibrate([BASELINE, *POINTS])
+    unknown = model.tok_s(Estimate(2.0, np.nan, np.nan), 3)
+    assert unknown == model.tok_s(Estimate(2.0, 1.0, 4.0), 3)
+    assert unknown.lo < model.tok_s(1.0, 3).value and model.tok_s(4.0, 3).value < unknown.hi
+
+
 def test_range_warnings():
     model = calibrate([BASELINE, *POINTS])
     assert model.range_warnings(4) == ()
@@ -121,6 +128,15 @@ def test_range_warnings():
         (lambda m: m.grid([1], []), "batches = []: must hold at least one value"),
         (lambda m: calibrate(cast(Any, BASELINE)), "points = 'MeasuredPoint': must be a sequence of MeasuredPoint"),
         (lambda m: calibrate(cast(Any, [3])), "points[0] = 3: must be a MeasuredPoint"),
+        (lambda m: calibrate([BASELINE], prior=cast(Any, "x")), "prior = 'x': must be a Prior or null"),
+        (
+            lambda m: m.best_depth(cast(Any, [1.6]), 1),
+            "accept_length_by_depth = [1.6]: must map depths to accept lengths, such as {1: 1.6, 3: 2.2}",
+        ),
+        (
+            lambda m: m.advice(cast(Any, [1.6])),
+            "options = [1.6]: must be a list of Option, or map depths to accept lengths",
+        ),
     ],
 )
 def test_refusals(call, message):
