@@ -19,11 +19,13 @@ WHAT_TO_MEASURE = (
 UNKNOWN_DEPTH = "no measured round has a known depth: how a round grows with depth is a prior"
 _FASTER_THAN_STEP = 0.95  # a round verifies a step's tokens and more; below this share of a step, the runs differ
 _BASELINE_SPREAD = 2.0  # a workload this much slower than another spends half of its time outside decoding
-_OUTLIER = 0.10
+_OUTLIER = 0.10  # a residual below is none, whatever the noise
+_OUTLIER_OF_SCATTER = 0.08  # nor is one below this many times the scatter: the form fits no better there
 _CLIFF = 1.05  # a step that grows by more than its tokens, with room for noise
 _CLIFF_OF_ROUNDS = 1.15
+_FALLS = 0.95  # time that falls by more over more tokens is no noise
 _SIGMA = 4.0
-_RESTLESS = 2.0  # times the usual scatter
+_RESTLESS = 2.5  # times the usual scatter
 
 
 def inconsistency(points: Sequence[MeasuredPoint]) -> str | None:
@@ -65,16 +67,20 @@ def cliffs(points: Sequence[MeasuredPoint]) -> tuple[tuple[int, int], ...]:
     for p in points:
         if p.depth is None or p.nodes is None or p.round_ms is None:
             continue
-        tokens, context = round(p.batch * p.nodes), p.context_tokens or 0.0
+        size, context = round(p.batch * p.nodes), p.context_tokens or 0.0
         fixed = [("depth", p.depth, p.topk, p.nodes)] + ([("batch", p.batch, p.topk)] if p.depth else [])
         for what in fixed:
             times = curves.setdefault((context, p.workload if p.depth else None, *what), {})
-            times[tokens] = min(p.round_ms, times.get(tokens, p.round_ms))
+            times[size] = min(p.round_ms, times.get(size, p.round_ms))
     found = set()
     for key, times in curves.items():
         room = _CLIFF if key[2:4] == ("depth", 0) else _CLIFF_OF_ROUNDS
-        for low, high in itertools.pairwise(sorted(times)):
-            if times[high] / times[low] > room * high / low:
+        tokens = sorted(times)
+        for i, (low, high) in enumerate(itertools.pairwise(tokens)):
+            # Time that falls into the step up, or right after it, is one wild measurement: a cliff does not end.
+            before, after = times[tokens[max(i - 1, 0)]], times[tokens[min(i + 2, len(tokens) - 1)]]
+            wild = times[low] < _FALLS * before or times[high] * _FALLS > after
+            if times[high] / times[low] > room * high / low and not wild:
                 found.add((low, high))
     return tuple(sorted(found))
 
@@ -103,7 +109,7 @@ def fit_warnings(
     if len({p.depth for p in usable if p.depth}) < 2:
         out.append("fewer than two depths measured: the split into fixed and per-draft cost is a prior")
     for point, residual in zip(usable, residuals, strict=True):
-        if abs(residual) > max(_SIGMA * noise, _OUTLIER):
+        if abs(math.log1p(residual)) > max(_SIGMA * noise, _OUTLIER, _OUTLIER_OF_SCATTER * scatter):
             out.append(f"outlier: {_place(point)} is {residual:+.0%} off the fit")
     if scatter > _RESTLESS:
         out.append(

@@ -23,11 +23,11 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "draft_share": (0.015, 0.10),
     "overhead_share": (0.04, 0.35),
     "outside_share": (0.0015, 0.02),
-    "outside_alone": (0.002, 0.02),
     "tree_factor": (1.0, 1.15),
     "workload_spread": (0.005, 0.03),
     "config_spread": (0.008, 0.05),
     "noise": (0.004, 0.025),
+    "noise_single": (0.01, 0.06),
 }
 """Constants that are drawn, log-uniformly: a factor of 5 to 10 from end to end, where a share or a scatter may lie."""
 

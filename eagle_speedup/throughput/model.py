@@ -21,7 +21,7 @@ from .rounds import Cells, RoundTime
 
 __all__ = ["ThroughputModel", "calibrate"]
 
-MODEL_VERSION = 5  # part of every fingerprint: another formula is another calibration
+MODEL_VERSION = 6  # part of every fingerprint: another formula is another calibration
 _N_DRAWS = 400
 _LARGEST = 10**9
 _ROUNDING = 1.0 + 1e-6  # an accept length averaged in single precision may exceed its limit by so much
@@ -75,7 +75,7 @@ class ThroughputModel:
         """12 hex digits of the points, the prior and the model's version; the order of the points does not matter."""
         self.residuals: tuple[float, ...] = tuple(float(r) for r in np.expm1(self._fit.residuals))
         """Measured over fitted time, minus 1, of every usable point in canonical order."""
-        self.noise: float = self._fit.problem.noise
+        self.noise: float = self._fit.scatter * prior.noise
         """Scatter of one measurement, relative, estimated from the residuals."""
         self.inconsistent: str | None = inconsistency(self._usable)
         """Why the points contradict each other or physics; None where they do not."""
@@ -100,7 +100,7 @@ class ThroughputModel:
         """Posterior draws ``(round_ms [n, len(depths)], step_ms [n])``; deterministic, and paired over depths."""
         cells = self._cells([0, *depths], [batch], context_tokens)
         times = self._form.log_round(self._fit.draws(n), cells)
-        unseen = self._fit.scatter * self._form.unseen_spread(cells)
+        unseen = self._unseen(cells, self._form.log_round(self._fit.theta[None], cells))
         unseen = unseen * np.random.default_rng(5).standard_normal(times.shape)
         times = np.exp(times + unseen)
         return times[:, 1:], times[:, 0]
@@ -251,6 +251,12 @@ class ThroughputModel:
         known = workload if workload is not None or None in self._form.workloads else self._usual_workload()
         return self._form.cells(columns[0], columns[1], columns[2], batch, context, [known] * size)
 
+    def _unseen(self, cells: Cells, log_rounds: Array) -> Array:
+        """Standard deviation of the log round time of what was not measured, [N]; row 0 of ``log_rounds``: the mode."""
+        load = self._form.unseen_load_spread(self._fit.theta[None], cells, log_rounds[0])
+        result: Array = np.hypot(self._fit.wide * self._form.unseen_spread(cells), load)
+        return result
+
     def _usual_workload(self) -> str | None:
         """The workload meant where none is named: the one whose baseline is fastest, so the least outside decoding."""
         plain = [p for p in self._usable if p.depth == 0] or list(self._usable)
@@ -270,10 +276,11 @@ class ThroughputModel:
         if outside.any():
             token = np.log(np.exp(token).reshape(-1, *shape) + outside[:, None]).reshape(rounds.shape)
             base = np.log(np.exp(steps) + outside)
-        unseen = form.unseen_spread(cells) * self._fit.scatter
+        unseen = self._unseen(cells, rounds)
         new_workload = np.where((cells.workload < 0) & (cells.depth > 0), self.prior.workload_spread, 0.0)
-        noise = _SCATTER * np.hypot(self.noise, _SCATTER_FLOOR)
-        scatter = np.hypot(np.hypot(unseen, self._fit.scatter * new_workload), noise)
+        again = np.hypot(self.prior.noise_single / cells.batch, _SCATTER_FLOOR)
+        noise = _SCATTER * np.hypot(self._fit.wide * self.prior.noise, again)
+        scatter = np.hypot(np.hypot(unseen, self._fit.wide * new_workload), noise)
         sides = np.log([lo / value, hi / value])
         per_second = np.log(1000.0 * cells.batch)
         repeated = np.tile(steps, shape[0])

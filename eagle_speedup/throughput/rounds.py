@@ -39,6 +39,7 @@ _RETURN = 0.5  # by so much of the way in an octave
 _CHEAPEST = -0.05  # effect of a deepest chain that still carries on to deeper ones
 _CLIFF_SPREAD = 4.0  # where the baselines show a cliff, the elasticity is left to the data
 _STEP_SPREAD = 4.0  # the step time itself is left to the data: a factor of 50 either way
+_LOAD_SPREAD = 0.1  # spread of attention per e-fold of batch or context beyond those measured together
 _CROWD_BATCH = 16.0  # beyond it, prefill is interleaved anyway
 _SCATTER = ("workload", "config")
 _LN2 = float(np.log(2.0))
@@ -100,7 +101,8 @@ class RoundTime:
         tokens = [p.batch * p.nodes for p in points if p.nodes is not None]
         self._shape = _Shape(float(np.log2(max(tokens, default=1.0))), prior.curve is not None)
         self._cliffs = {int(np.log2(low)) for low, _ in cliffs(points)}
-        self._alone = len(self.workloads) <= 1
+        loads = {(p.batch, p.context_tokens) for p in points if p.context_tokens}
+        self._loads = np.array(sorted(loads), dtype=float).reshape(-1, 2).T
         n = len(self.workloads)
         names = ["step", "level", *(f"walk{i}" for i in range(1, _OCTAVES)), "draft", "overhead", "tree", "depth"]
         names += ["attention", "attention_batch", "attention_nodes", "outside"]
@@ -116,7 +118,6 @@ class RoundTime:
         p = self.prior
         step = (level, _STEP_SPREAD) if p.step_ms is None else (np.log(p.step_ms), p.step_spread)
         logits = _logits([p.elasticity] if p.curve is None else p.curve)
-        outside = (p.outside_alone, p.outside_alone_spread) if self._alone else (p.outside_share, p.outside_spread)
         moments = {
             "step": step,
             "level": (logits[0], p.elasticity_spread),
@@ -127,9 +128,9 @@ class RoundTime:
             "attention": (np.log(p.attention_share), p.attention_spread),
             "attention_batch": (np.log(p.attention_batch), p.attention_batch_spread),
             "attention_nodes": (1.0, 1.0),
-            "outside": (np.log(outside[0]), outside[1]),
+            "outside": (np.log(p.outside_share), p.outside_spread),
         }
-        by_family = {"walk": p.elasticity_walk, "outside": self._outside_spread(), "workload": p.workload_spread}
+        by_family = {"walk": p.elasticity_walk, "outside": p.outside_spread, "workload": p.workload_spread}
         mean, spread = np.zeros(self.size), np.ones(self.size)
         for name, i in self._at.items():
             if name in moments:
@@ -261,7 +262,7 @@ class RoundTime:
             return np.zeros((1, 1))
         share = self._get(theta, "outside") + self._effect(theta, "outside", plain.workload)
         if (index < 0).any():
-            new = np.random.default_rng(7).standard_normal((len(theta), 1)) * self._outside_spread()
+            new = np.random.default_rng(7).standard_normal((len(theta), 1)) * self.prior.outside_spread
             new[0] = 0.0
             share = np.where(index < 0, share + new, share)
         crowded = share + self._crowding(plain.batch)
@@ -270,8 +271,7 @@ class RoundTime:
 
     def _crowding(self, batch: Array | float) -> Array:
         """Log factor on the share outside decoding at a batch size."""
-        power = 0.0 if self._alone else self.prior.outside_crowding
-        result: Array = power * np.log(np.minimum(batch, _CROWD_BATCH))
+        result: Array = self.prior.outside_crowding * np.log(np.minimum(batch, _CROWD_BATCH))
         return result
 
     def workload_effect(self, theta: Array, cells: Cells) -> Array:
@@ -286,15 +286,28 @@ class RoundTime:
         result: Array = np.where((cells.config < 0) & (cells.depth > 0), ends * self.prior.config_spread, 0.0)
         return result
 
+    def unseen_load_spread(self, theta: Array, cells: Cells, log_round: Array) -> Array:
+        """The same for a context and batch size beyond all that were measured together, [N]; ``theta`` [1, P].
+
+        Each alone says little of both: how attention fills the cores turns on their product. The spread is that of
+        Kimi-K2.6 on the first node, predicted from contexts at batch 1.
+        """
+        if not self._loads.size or not cells.context.any():
+            return np.zeros(len(cells.batch))
+        batch, context = self._loads
+        with np.errstate(divide="ignore"):
+            beyond = np.maximum(np.log(cells.batch[:, None] / batch), 0.0)
+            beyond += np.maximum(np.log(cells.context[:, None] / context), 0.0)
+        attention = np.exp(self._get(theta, "step")) * self._attention(theta, cells, cells.nodes)
+        result: Array = _LOAD_SPREAD * beyond.min(axis=1) * (attention / np.exp(log_round))[0]
+        return result
+
     def elasticity(self, theta: Array) -> Array:
         """d log V / d log T of every octave of tokens per step, [n, octaves]."""
         first = self._at["level"]
         logit = theta[:, first : first + _OCTAVES] @ self._shape.walk + self._shape.offset
         result: Array = _MAX_ELASTICITY / (1.0 + np.exp(-logit))
         return result
-
-    def _outside_spread(self) -> float:
-        return self.prior.outside_alone_spread if self._alone else self.prior.outside_spread
 
     def _effect(self, theta: Array, family: str, index: Array) -> Array:
         """Effects ``family0``, ``family1``, ... by index, [n, N]; 0 where the index is -1."""

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import pytest
@@ -150,11 +151,27 @@ def test_contexts_trees_and_workloads_that_were_not_measured_are_named():
     assert unknown.range_warnings(3, 1, 4096) == ()  # where no point recorded its context there is no range
 
 
-def test_a_batch_and_a_context_never_measured_together_are_named():
+def test_a_batch_and_a_context_never_measured_together_are_named_and_uncertain():
     model = load_calibration("kimi_k2_6_rtx_pro_6000_dcp1").model
     assert model.range_warnings(3, 2, 131072) == () == model.range_warnings(3, 128, 0)
     named = ("batch 128 was not measured at context_tokens 131072, only up to 2",)
     assert model.range_warnings(3, 128, 131072) == named
+    widths = [model.tok_s(2.278, 3, b, 131072) for b in (2, 4, 16, 128)]
+    shares = [w.half_width / w.value for w in widths]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.1 and shares[3] > 0.4
+
+
+@pytest.mark.parametrize("name", ["kimi_k2_6_rtx_pro_6000_dcp1", "kimi_k2_6_rtx_pro_6000_dcp2"])
+def test_contexts_measured_at_batch_1_alone_predict_larger_batches(name):
+    points = load_calibration(name).points
+    model = calibrate([p for p in points if not p.context_tokens or p.batch == 1])
+    inside = []
+    for p in points:
+        if p.context_tokens and p.batch > 1:
+            answer = model.tok_s(p.accept_length or 1.0, p.depth or 0, p.batch, p.context_tokens)
+            inside.append(answer.lo <= cast(float, p.total_tok_s) <= answer.hi)
+    assert np.mean(inside) >= 0.75
 
 
 def test_where_no_round_has_a_known_depth_no_range_is_claimed():

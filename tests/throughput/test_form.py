@@ -7,6 +7,7 @@ import pytest
 
 from eagle_speedup.errors import InputError
 from eagle_speedup.throughput import MeasuredPoint, Option, Prior, calibrate, load_calibration
+from eagle_speedup.throughput.posterior import student_width
 
 # sgl-project/SpecForge docs/spec_bundle, Qwen3-30B-A3B-Instruct-2507 on H200, batch 8: baseline, then tok/s and accept
 # length of chains of depth 3, 5, 7
@@ -95,6 +96,18 @@ def test_a_cliff_is_suspected_where_rounds_jump_though_no_plain_step_shows_it():
     assert "cliff suspected between 4 and 8 tokens per step" in calibrate(points).warnings
     even = [MeasuredPoint(0, 50.0), *(MeasuredPoint(d, None, step_ms=20.0 + 3 * d) for d in (1, 3, 7))]
     assert not [w for w in calibrate(even).warnings if "cliff" in w]
+
+
+def test_a_step_that_falls_again_is_no_cliff():
+    times = {1: 10.0, 2: 10.5, 4: 11.0, 8: 24.0, 16: 12.0}
+    for faulty in (times, times | {8: 5.0}):
+        model = calibrate([MeasuredPoint(0, 1000 * b / t, batch=b) for b, t in faulty.items()])
+        assert not [w for w in model.warnings if "cliff" in w]
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(3, 2.3534), (6, 1.9432), (10, 1.8125), (30, 1.6973), (1e9, 1.6449)])
+def test_half_widths_where_the_scatter_is_known_roughly_only(freedom, quantile):
+    assert student_width(freedom) * 1.6449 == pytest.approx(quantile, rel=0.003)  # tables of Student's t, 95 %
 
 
 def test_a_cliff_is_suspected_where_the_baselines_jump():

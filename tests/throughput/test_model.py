@@ -1,5 +1,6 @@
 """The throughput model: fits, intervals, decisions."""
 
+import dataclasses
 import itertools
 from typing import Any, cast
 
@@ -52,6 +53,60 @@ def test_one_wild_point_moves_the_fit_little_and_is_named():
     assert dirty.round_ms(4).value == pytest.approx(clean.round_ms(4).value, rel=0.03)
     assert [w for w in dirty.warnings if w.startswith("outlier: depth 4, batch 1")]
     assert not [w for w in clean.warnings if w.startswith("outlier")]
+
+
+SIX = [MeasuredPoint(0, 90.0)] + [
+    MeasuredPoint(d, rate, accept_length=al)
+    for d, rate, al in ((1, 108.0, 1.6), (2, 118.0, 2.0), (3, 119.0, 2.3), (4, 118.0, 2.5), (5, 113.0, 2.6))
+]
+
+
+@pytest.mark.parametrize(("wild", "factor"), [(3, 1.5), (3, 0.6), (4, 1.5), (5, 1.5)])
+def test_among_few_points_a_wild_one_is_no_restless_node(wild, factor):
+    points = [dataclasses.replace(p, tok_s=cast(float, p.tok_s) * factor) if p.depth == wild else p for p in SIX]
+    clean, model = calibrate(SIX), calibrate(points)
+    assert [w for w in model.warnings if w.startswith("outlier")] == [w for w in model.warnings if f"depth {wild}" in w]
+    assert not [w for w in model.warnings if "cliff" in w or "scatter" in w]
+    al = SIX[wild].accept_length
+    assert al is not None
+    answer = model.tok_s(al, wild)
+    assert answer.value == pytest.approx(clean.tok_s(al, wild).value, rel=0.05)
+    assert answer.lo < clean.tok_s(al, wild).value < answer.hi
+
+
+def test_a_slow_deepest_chain_may_be_a_cliff():
+    model = calibrate([*SIX[:5], dataclasses.replace(SIX[5], tok_s=70.0)])
+    assert "cliff suspected between 5 and 6 tokens per step" in model.warnings
+
+
+def test_two_restless_points_say_that_the_node_scatters():
+    factors = {1: 0.75, 2: 1.3, 3: 0.8, 4: 1.35, 5: 0.9}
+    points = [dataclasses.replace(p, tok_s=cast(float, p.tok_s) * factors.get(p.depth or 0, 1.0)) for p in SIX]
+    model = calibrate(points)
+    assert [w for w in model.warnings if "scatter" in w]
+    answer = model.tok_s(2.3, 3)
+    assert answer.half_width > 0.2 * answer.value
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.04])
+def test_runs_of_one_request_that_vary_stay_inside(noise):
+    """The first node's runs at concurrency 1 vary by 4 % and more, which two or three points cannot show."""
+    inside = []
+    for seed in range(25):
+        rng = np.random.default_rng([11, seed])
+        share, over = 0.04 * np.exp(0.5 * rng.standard_normal(2)) * (1, 3)
+
+        def measure(depth, share=share, over=over, rng=rng):
+            al = 1 + sum(0.65**i for i in range(1, depth + 1))
+            ms = 10 * (1 + 0.02 * depth + (over + share * depth if depth else 0))
+            return MeasuredPoint(depth, 1000 * al / ms * np.exp(noise * rng.standard_normal()), accept_length=al)
+
+        for known in ((0, 3), (0, 2, 5)):
+            model = calibrate([measure(d) for d in known])
+            for truth in map(measure, (1, 3, 5)):
+                answer = model.tok_s(truth.accept_length, truth.depth)
+                inside.append(answer.lo <= truth.tok_s <= answer.hi)
+    assert np.mean(inside) >= 0.85
 
 
 def test_unused_points_and_missing_baseline_are_said():
