@@ -23,7 +23,7 @@ class Prior:
     """d log V / d log T at the first octave of tokens per step; 0 = verification is free, 1 = it costs per token."""
     elasticity_spread: float = 1.0
     """Spread of ``elasticity``."""
-    elasticity_walk: float = 0.45
+    elasticity_walk: float = 0.35
     """How far the elasticity moves from one octave to the next."""
     elasticity_beyond: float = 2.0
     """The same beyond the tokens per step that points touch, where compute may take over or experts run out."""
