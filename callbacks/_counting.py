@@ -82,7 +82,8 @@ class ValidationCounter:
         self.sequences = tuple(sequences)
         self.options = metric_options
         self._sets = 1
-        self._uncertain = False
+        self.may_repeat = False
+        """Whether the last batch came from a sampler that may deal a sequence to several ranks unnoticed."""
         self._build(1, torch.device("cpu"))  # refuses bad options now, not at the first batch
         self.metric = None
         self._rows: list[LoaderRows] = []
@@ -117,12 +118,12 @@ class ValidationCounter:
         else:
             if fresh < rows:
                 batch = replace(batch, spans=_without_rows_from(batch.spans, fresh))
-            place = torch.arange(rows, device=device) * places.step + places.start
-            if index is not None:
+            if index is None:
+                index = torch.arange(rows, device=device) * places.step + places.start
+            else:
                 count_broken("sequence_index", index, index < 0)  # on a device it would only be in another block
-            block = (place if index is None else index) % self.blocks
-            block = block + (dataloader_idx if self._sets > 1 else 0) * self.blocks
-        self._uncertain = named is None and loader.may_repeat
+            block = index % self.blocks + (dataloader_idx if self._sets > 1 else 0) * self.blocks
+        self.may_repeat = named is None and loader.may_repeat
         self.metric.update(
             batch.draft_ids,
             batch.target_ids,
@@ -133,11 +134,6 @@ class ValidationCounter:
             verifier_ids=batch.verifier_ids,
         )
         return loader.shuffled and batch.sequence_index is None
-
-    @property
-    def may_repeat(self) -> bool:
-        """Whether the last batch came from a sampler that may deal a sequence to several ranks unnoticed."""
-        return self._uncertain
 
     def _named_rows(self, index: torch.Tensor, dataloader_idx: int) -> torch.Tensor:
         """Number of each named sequence among those of all sets: sequence s of set i falls in i's block s % blocks.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..acceptance.settings import whole
 from ..acceptance.spans import spans_from_mask
 from ..acceptance.vocabulary import absolute_d2t, to_verifier_ids
 from ..errors import InputError
@@ -65,14 +66,11 @@ class HookSource(DraftSource):
         sequence_index: str = "sequence_index",
         verifier_ids: str = "verifier_ids",
     ) -> None:
-        for name, number, least in (("ttt_steps", ttt_steps, 1), ("slots_before_anchor", slots_before_anchor, 0)):
-            if isinstance(number, bool) or not isinstance(number, int) or number < least:
-                raise InputError(name, number, f"must be a whole number of at least {least}")
-        self.ttt_steps = ttt_steps
+        self.ttt_steps = whole("ttt_steps", ttt_steps)
         self.head = head
         self.d2t = d2t
         self.d2t_form = d2t_form
-        self.slots_before_anchor = slots_before_anchor
+        self.slots_before_anchor = whole("slots_before_anchor", slots_before_anchor, 0)
         self.keys = {"target_ids": target_ids, "spans": spans, "loss_mask": loss_mask}
         self.keys.update(sequence_index=sequence_index, verifier_ids=verifier_ids)
         self.mask_on = mask_on

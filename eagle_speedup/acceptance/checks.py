@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..errors import InputError
 
-__all__ = ["INTEGERS", "SHAPES", "VALUE_RULES", "check_tensors", "count_broken"]
+__all__ = ["INTEGERS", "SHAPES", "VALUE_RULES", "check_tensors", "count_broken", "is_integer"]
 
 #: Rules about values. On an accelerator, reading them would wait for it, so they are counted there.
 VALUE_RULES = {
@@ -30,6 +30,11 @@ SHAPES = {
     "accept_prob": "[K, B, T]",
     "verifier_ids": "[B, T]",
 }
+
+
+def is_integer(tensor: Tensor) -> bool:
+    """Whether a tensor is of any integer type, those included that ``update`` does not take."""
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
 def check_tensors(tensors: dict[str, Tensor | None], ttt_steps: int, device: torch.device) -> None:

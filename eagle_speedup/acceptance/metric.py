@@ -25,7 +25,7 @@ from .sequences import (
     text_fingerprint,
     with_repeats,
 )
-from .settings import check_settings, positive, settings_state, vocabulary_table
+from .settings import check_settings, settings_state, vocabulary_table, whole
 from .spans import SPAN_RULES, anchor_ends, check_spans, without_illegal
 from .walk import accepted_histogram, expected_histogram, extend_hits, step_validity, ttt_hits
 
@@ -33,9 +33,9 @@ __all__ = ["TTTAcceptance"]
 
 _MODES = ("greedy", "onehot", "rejection")
 _FAULTS = (*(("spans", rule) for rule in SPAN_RULES), *VALUE_RULES.items())
+_ALL_OR_NONE = "must come with every batch of all processes, or with none"
 # The last row of the sums: faults met on a device, rows counted without a name, and how many processes have named that
 # many rows, by the bits of their number.
-_ALL_OR_NONE = "must come with every batch of all processes, or with none"
 _SEEN = len(_FAULTS)
 _NAMED = slice(_SEEN + 1, _SEEN + 33)
 
@@ -103,11 +103,11 @@ class TTTAcceptance(Metric):
     ) -> None:
         kwargs.setdefault("dist_sync_fn", _all_reduce_sum)
         super().__init__(**kwargs)
-        self.ttt_steps = positive("ttt_steps", ttt_steps)
-        self.max_depth = positive("max_depth", ttt_steps if max_depth is None else max_depth)
-        self.blocks = positive("blocks", blocks)
-        self.sequences = None if sequences is None else positive("sequences", sequences)
-        self.vocab_size = None if vocab_size is None else positive("vocab_size", vocab_size)
+        self.ttt_steps = whole("ttt_steps", ttt_steps)
+        self.max_depth = whole("max_depth", ttt_steps if max_depth is None else max_depth)
+        self.blocks = whole("blocks", blocks)
+        self.sequences = None if sequences is None else whole("sequences", sequences)
+        self.vocab_size = None if vocab_size is None else whole("vocab_size", vocab_size)
         if mode not in _MODES:
             raise InputError("mode", mode, f"must be one of {', '.join(_MODES)}")
         if not (isinstance(level, float) and 0 < level < 1):
@@ -238,8 +238,10 @@ class TTTAcceptance(Metric):
     def _sync_dist(self, dist_sync_fn: Callable[..., Any] = _all_reduce_sum, process_group: Any | None = None) -> None:
         """Add up the sums of all processes, and bring together the rows of named sequences where there are any."""
 
+        group = process_group or self.process_group
+
         def added(state: Tensor) -> Tensor:
-            return torch.stack(dist_sync_fn(state, group=process_group or self.process_group)).sum(dim=0)
+            return torch.stack(dist_sync_fn(state, group=group)).sum(dim=0)
 
         none = named_rows(self.sums.new_zeros(0), self.sums.new_zeros(0, self._width + EXTRA_COLUMNS))
         rows = torch.cat(self.named) if self.named else none
@@ -248,7 +250,7 @@ class TTTAcceptance(Metric):
         self.sums = added(sums)
         bits = int(self.sums[-1, _NAMED].nonzero().max())
         if bits:
-            self.named = [added(placed_rows(rows.to(sums.device), 1 << bits, process_group or self.process_group))]
+            self.named = [added(placed_rows(rows.to(sums.device), 1 << bits, group))]
 
     def _check_options(
         self, accept_prob: Tensor | None, sequence_index: Tensor | None, block_index: Tensor | None
@@ -359,11 +361,10 @@ class TTTAcceptance(Metric):
         for (field, rule), count in zip(_FAULTS, state[-1], strict=False):
             if count:
                 raise InputError(field, f"{int(count)} illegal", rule)
-        if self.named and state[:-1].any():
-            raise InputError("sequence_index", "some processes alone", _ALL_OR_NONE)
         if self.named:
-            rows = torch.cat(list(self.named)).cpu().numpy()
-            flat = count_once(*rows_and_names(rows), self.blocks)
+            if state[:-1].any():
+                raise InputError("sequence_index", "some processes alone", _ALL_OR_NONE)
+            flat = count_once(*rows_and_names(torch.cat(self.named).cpu().numpy()), self.blocks)
         elif self.sequences is not None:
             flat = count_once(state[:-1, : self._width + EXTRA_COLUMNS], np.arange(self.sequences), self.blocks)
         else:

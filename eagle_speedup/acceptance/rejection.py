@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import InputError
-from .settings import positive
+from .checks import is_integer
+from .settings import whole
 from .vocabulary import check_absolute
 
 __all__ = ["acceptance_probability", "exactly", "expected_visits"]
@@ -88,12 +89,12 @@ def _check_input(
     """What shapes and types tell: reads no values."""
     if not (isinstance(temperature, int | float) and 0 < temperature < float("inf")):
         raise InputError("temperature", temperature, "must be positive and finite; at 0 use mode 'greedy'")
-    positive("chunk", chunk)
+    whole("chunk", chunk)
     tensors = {"draft_logits": draft_logits, "verifier_logits": verifier_logits, "token_ids": token_ids}
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise InputError(name, type(tensor).__name__, "must be a tensor")
-    if token_ids.is_floating_point() or token_ids.dtype == torch.bool:
+    if not is_integer(token_ids):
         raise InputError("token_ids.dtype", token_ids.dtype, "must be an integer type")
     if draft_logits.shape[:-1] != token_ids.shape or verifier_logits.shape[:-1] != token_ids.shape:
         shapes = tuple(tuple(tensor.shape) for tensor in tensors.values())

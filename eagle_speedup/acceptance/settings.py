@@ -11,16 +11,16 @@ from torch import Tensor
 from ..errors import InputError
 from .checks import INTEGERS
 
-__all__ = ["check_settings", "positive", "settings_state", "vocabulary_table"]
+__all__ = ["check_settings", "settings_state", "vocabulary_table", "whole"]
 
 _BITS = 32
 _LARGEST_VOCABULARY = 1 << 26  # hundreds of times the largest there is; beyond it the ids are something else
 
 
-def positive(name: str, value: int) -> int:
-    """The value, if it is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(name, value, "must be a whole number of at least 1")
+def whole(name: str, value: int, least: int = 1) -> int:
+    """The value, if it is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(name, value, f"must be a whole number of at least {least}")
     return value
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import InputError
+from .checks import is_integer
 
 __all__ = [
     "MASK_CONVENTIONS",
@@ -156,7 +157,7 @@ def _check_mask(mask: Tensor, mask_on: str, document_ids: Tensor | None) -> None
         raise InputError("document_ids", type(document_ids).__name__, "must be a tensor [B, T]")
     if document_ids.shape != mask.shape:
         raise InputError("document_ids.shape", tuple(document_ids.shape), f"must be {list(mask.shape)}, as the mask")
-    if document_ids.is_floating_point() or document_ids.dtype == torch.bool:
+    if not is_integer(document_ids):
         raise InputError("document_ids.dtype", document_ids.dtype, "must be an integer type")
 
 
@@ -207,7 +208,7 @@ def _whole_numbers(name: str, values: Sequence[int] | Tensor) -> list[int]:
         vector = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):  # None, text, rows of unequal lengths
         raise InputError(name, values, rule) from None
-    if vector.ndim != 1 or (vector.numel() and (vector.is_floating_point() or vector.dtype == torch.bool)):
+    if vector.ndim != 1 or (vector.numel() and not is_integer(vector)):
         raise InputError(name, vector.tolist(), rule)
     return [int(value) for value in vector.tolist()]
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..errors import InputError
+from .checks import is_integer
 
 __all__ = ["D2T_FORMS", "absolute_d2t", "check_absolute", "to_verifier_ids"]
 
@@ -86,12 +87,8 @@ def _check_type(d2t: Tensor) -> None:
     rule = "must be a non-empty int64 vector"
     if not isinstance(d2t, Tensor):
         raise InputError("d2t", type(d2t).__name__, f"{rule}, a tensor")
-    if d2t.ndim != 1 or d2t.numel() == 0 or not _is_integer(d2t):
+    if d2t.ndim != 1 or d2t.numel() == 0 or not is_integer(d2t):
         raise InputError("d2t", (tuple(d2t.shape), d2t.dtype), rule)
-
-
-def _is_integer(tensor: Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
 def _detect(d2t: Tensor) -> str:
@@ -121,7 +118,7 @@ def to_verifier_ids(draft_ids: Tensor, d2t: Tensor) -> Tensor:
     check_absolute(d2t)
     if not isinstance(draft_ids, Tensor):
         raise InputError("draft_ids", type(draft_ids).__name__, "must be a tensor of ids")
-    if not _is_integer(draft_ids):
+    if not is_integer(draft_ids):
         raise InputError("draft_ids.dtype", draft_ids.dtype, "must be an integer type")
     ids = draft_ids.long()  # a uint8 index would be read as a mask
     if ids.device.type == "cpu" and (ids.numpy() >= len(d2t)).any():
