@@ -123,9 +123,17 @@ class SpeedupMonitor(Callback):
         """One entry per name, so that several monitors keep apart in a checkpoint."""
         return f"{type(self).__qualname__}[{self.name}]"
 
-    def project(self, profile: AcceptanceProfile, batch: int | None = None) -> SpeedupProjection:
-        """Project a profile as this monitor does (another batch size on demand)."""
-        return self._projected(profile, self.batch if batch is None else batch)
+    def project(self, lengths: AcceptLengths, batch: int | None = None) -> SpeedupProjection:
+        """Project a profile, or other accept lengths, as this monitor does (another batch size on demand)."""
+        return project(
+            lengths,
+            self.calibration,
+            depth=self.depth,
+            batch=self.batch if batch is None else batch,
+            context_tokens=self.context_tokens,
+            workload=self.workload,
+            max_depth=lengths.max_depth,
+        )
 
     # ---- a run begins and ends ----
 
@@ -244,18 +252,7 @@ class SpeedupMonitor(Callback):
         curve = forecast_curve([v.global_step for v in usable], [v.profile for v in usable], end)
         if math.isnan(curve.accept_length(1).value):
             return None
-        return self._projected(curve, self.batch).tok_s
-
-    def _projected(self, lengths: AcceptLengths, batch: int) -> SpeedupProjection:
-        return project(
-            lengths,
-            self.calibration,
-            depth=self.depth,
-            batch=batch,
-            context_tokens=self.context_tokens,
-            workload=self.workload,
-            max_depth=lengths.max_depth,
-        )
+        return self.project(curve).tok_s
 
     def _remember(self, validation: Validation) -> None:
         if self.history and self.history[-1].global_step >= validation.global_step:
