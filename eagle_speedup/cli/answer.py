@@ -8,7 +8,7 @@ from typing import Any
 
 from ..estimate import Estimate
 from ..projection import SpeedupProjection, project
-from ..projection.bracket import BracketCurve
+from ..projection.bracket import open_bracket
 from ..projection.speedup import DepthProjection
 from ..throughput import Calibration, LinearBreakeven
 from .baseline import Baseline, baselines_at
@@ -77,10 +77,10 @@ class Answer:
     @property
     def bracket(self) -> tuple[float, float] | None:
         """For marginals: textbook accept length if independent, and at the Frechet bound."""
-        if not isinstance(self.given.lengths, BracketCurve) or not self.is_bracket:
+        bracket = open_bracket(self.given.lengths)
+        if bracket is None:
             return None
-        curves = self.given.lengths.low, self.given.lengths.high
-        low, high = (curve.accept_length(self.projection.depth).value for curve in curves)
+        low, high = (curve.accept_length(self.projection.depth).value for curve in (bracket.low, bracket.high))
         return low, high
 
     def as_dict(self) -> dict[str, Any]:

@@ -38,17 +38,11 @@ def plain_points(
 ) -> tuple[MeasuredPoint, ...]:
     """The points without speculation at a context and of a workload.
 
-    None is what the model takes it for: the lowest calibrated context, where an unrecorded one counts as 0, and the
-    workload of the fastest step, unless there are points without one.
+    None is what the model takes it for (`ThroughputModel.conditions`). A point of unrecorded context matches None
+    alone, where the lowest is 0, and no context that is asked for by number.
     """
-    usable = [p for p in calibration.points if p.round_ms is not None]
-    plain = [p for p in usable if p.depth == 0]
-    if workload is None and plain and all(p.workload for p in usable):
-        workload = min(plain, key=lambda p: (p.round_ms or 0.0, p.workload or "")).workload
-    lowest = min((p.context_tokens or 0.0 for p in usable), default=0.0)
-    return tuple(
-        p
-        for p in plain
-        if p.workload == workload
-        and (p.context_tokens == context_tokens if context_tokens is not None else (p.context_tokens or 0.0) == lowest)
-    )
+    usual, workload = calibration.model.conditions(None, workload)
+    plain = [p for p in calibration.points if p.depth == 0 and p.round_ms is not None and p.workload == workload]
+    if context_tokens is None:
+        return tuple(p for p in plain if (p.context_tokens or 0.0) == usual)
+    return tuple(p for p in plain if p.context_tokens == context_tokens)

@@ -17,6 +17,7 @@ from ..throughput import Calibration, MeasuredPoint, Prior, Source, load_node, l
 from ..throughput.calibration import check_draft_sampling, parse_calibration
 from ..throughput.checks import WHAT_TO_MEASURE
 from ..throughput.simulated import simulated_prior
+from ..throughput.specs import tensor_parallel
 from ..throughput.strict_yaml import read_yaml, suggest
 from .parser import positive, whole
 
@@ -87,12 +88,12 @@ def _simulated(setup: Mapping[str, Any]) -> tuple[Prior, Source]:
     for field in ("node", "verifier"):
         if setup.get(field) is None:
             raise InputError(field, None, "must be given with --simulate")
-    match = re.search(r"\btp\s{0,3}=?\s{0,3}(\d{1,4})", setup.get("parallelism") or "", re.IGNORECASE)
+    shared = tensor_parallel(setup.get("parallelism"))
     prior, origin = simulated_prior(
         setup["node"],
         setup["verifier"],
         engine=setup.get("engine") or "sglang",
-        gpus=int(match.group(1)) if match else load_node(setup["node"]).gpu_count,
+        gpus=load_node(setup["node"]).gpu_count if shared is None else shared,
         base=setup.get("prior") or Prior().for_verifier(moe=load_verifier(setup["verifier"]).moe),
     )
     return prior, Source("simulation", f"prior simulated by {origin}", "specification", None)

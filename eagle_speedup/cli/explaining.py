@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from ..estimate import Estimate
 from ..projection import project
 from ..throughput import Calibration, load_node, load_verifier
 from ..throughput.budget import Budget, round_budget
+from ..throughput.specs import tensor_parallel
 from .console import make_console
 from .inputs import Given
 from .what_if import point_worth
@@ -97,19 +97,14 @@ def explain(
             batch=batch,
             measured_ms=time.value,
             context_tokens=context_tokens,
-            gpus=_tensor_parallel(calibration) if gpus is None else gpus,
+            gpus=tensor_parallel(calibration.parallelism) if gpus is None else gpus,
         )
         for d, time in times.items()
     )
     levers = [*_accuracy_levers(given, calibration, depth, batch, context_tokens), *_time_levers(of_round)]
     levers.sort(key=lambda lever: -lever.gain)
     notes = (of_round.all_reduce_note,) if of_round.all_reduce_note else ()
-    fit = (
-        *(() if given is None else given.warnings),
-        *model.warnings,
-        *calibration.warnings,
-        *_unknown_depth(calibration),
-    )
+    fit = (*(() if given is None else given.warnings), *model.warnings, *calibration.warnings)
     warnings = (*fit, *model.range_warnings(depth, batch, context_tokens))
     return Explanation(
         node=node_spec.title,
@@ -130,19 +125,6 @@ def _configuration(calibration: Calibration, field: str) -> str | Path:
     if name is None:
         raise InputError(field, None, f"must be given: the calibration {calibration.name!r} names none")
     return calibration.file_of(name) or name
-
-
-def _unknown_depth(calibration: Calibration) -> tuple[str, ...]:
-    """Where no depth was recorded there is no range of depths that a warning could say was left."""
-    depths = [point.depth for point in calibration.points]
-    if None not in depths or any(depths):
-        return ()
-    return ("no measured round has a known depth: how a round grows with depth is a prior",)
-
-
-def _tensor_parallel(calibration: Calibration) -> int | None:
-    match = re.search(r"\btp\s*=?\s*(\d+)", calibration.parallelism or "", re.IGNORECASE)
-    return None if match is None else int(match.group(1))
 
 
 def _accuracy_levers(

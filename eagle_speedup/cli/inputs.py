@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..projection import AcceptLengthCurve, AcceptLengths
-from ..projection.bracket import BracketCurve, conditional_curve, joint_curve, marginal_curve
+from ..projection.bracket import BracketCurve, conditional_curve, joint_curve, marginal_curve, open_bracket
 
 if TYPE_CHECKING:
     from ..acceptance import AcceptanceProfile
@@ -73,7 +73,8 @@ class Given:
     @property
     def frechet(self) -> AcceptLengthCurve | None:
         """For marginals, the accept lengths if the steps are right together as often as they can be."""
-        return self.lengths.high if isinstance(self.lengths, BracketCurve) and self.lengths.is_open else None
+        bracket = open_bracket(self.lengths)
+        return None if bracket is None else bracket.high
 
     @property
     def table_depth(self) -> int:

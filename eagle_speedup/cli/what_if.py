@@ -96,7 +96,7 @@ def batch_rows(
     if not batches:
         return ()
     depths = range(1, min(given.lengths.ttt_steps, given.lengths.max_depth) + 1)
-    lengths = {depth: _bounded(given.lengths.accept_length(depth), depth) for depth in depths}
+    lengths = {depth: given.lengths.accept_length(depth) for depth in depths}
     grid = grid_over(calibration.model, lengths, batches, context_tokens, workload, is_open=given.is_bracket)
     baselines = baselines_at(calibration, batches, context_tokens, workload)
     at_best = _best_at_frechet(given, calibration, batches, context_tokens, workload)
@@ -183,13 +183,6 @@ def _outside(projection: SpeedupProjection) -> float:
     """Seconds per token that no accept length shortens: what tok/s holds beyond round_ms / accept length."""
     decoding = projection.round_ms.value / (1000.0 * projection.batch * projection.accept_length.value)
     return max(0.0, 1 / projection.tok_s.value - decoding)
-
-
-def _bounded(length: Estimate, depth: int) -> Estimate:
-    """With one block of answers there is no spread to show; all that is certain is what is possible."""
-    if math.isnan(length.lo) or math.isnan(length.hi):
-        return Estimate(length.value, 1.0, depth + 1.0, length.level)
-    return length
 
 
 def _equal_conditional(accept_length: float, depth: int) -> float:

@@ -20,6 +20,7 @@ __all__ = [
     "grid_over",
     "joint_curve",
     "marginal_curve",
+    "open_bracket",
 ]
 
 # By how much textbook accept lengths exceeded real decoding over six drafters, at most: by kind of accuracy, and by
@@ -88,6 +89,11 @@ def marginal_curve(step_acc: list[float], targets: str = "miss") -> BracketCurve
     product = AcceptLengthCurve.from_full_acc(_products(values))
     rarest = AcceptLengthCurve.from_full_acc([min(values[: k + 1]) for k in range(len(values))])
     return BracketCurve(product, product, rarest, OVERSTATEMENT["marginal", targets], is_open=True)
+
+
+def open_bracket(lengths: object) -> BracketCurve | None:
+    """The accept lengths, where they are an open bracket; None for all others."""
+    return lengths if isinstance(lengths, BracketCurve) and lengths.is_open else None
 
 
 def grid_over(

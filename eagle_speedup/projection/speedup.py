@@ -9,7 +9,7 @@ from typing import Protocol
 from ..errors import InputError
 from ..estimate import Estimate
 from ..throughput import Calibration
-from .bracket import BracketCurve, grid_over
+from .bracket import grid_over, open_bracket
 
 __all__ = ["AcceptLengths", "DepthProjection", "SpeedupProjection", "project"]
 
@@ -144,7 +144,7 @@ def project(
     depths = range(1, max(depth or 1, max_depth or measured) + 1)
     usable = {d: _usable(lengths.accept_length(d), d) for d in depths}
     model = calibration.model
-    is_open = isinstance(lengths, BracketCurve) and lengths.is_open
+    is_open = open_bracket(lengths) is not None
     grid = grid_over(model, usable, [batch], context_tokens, workload, is_open=is_open)
     by_depth = tuple(
         DepthProjection(

@@ -223,6 +223,17 @@ class ThroughputModel:
         nodes = num_draft_tokens if topk > 1 else None
         return check_range(self._usable, depth, batch, context_tokens, workload, nodes, tree=topk > 1)
 
+    def conditions(self, context_tokens: float | None = None, workload: str | None = None) -> tuple[float, str | None]:
+        """Context and workload that a query means by None.
+
+        The lowest calibrated context, where an unrecorded one counts as 0; the workload whose baseline is fastest, so
+        the least outside decoding, unless there are points without one.
+        """
+        if workload is None and None not in self._form.workloads:
+            plain = [p for p in self._usable if p.depth == 0] or list(self._usable)
+            workload = min(plain, key=lambda p: (p.round_ms or 0.0, p.workload or "")).workload if plain else None
+        return self._form.default_context if context_tokens is None else context_tokens, workload
+
     # ---- inside ----
 
     def _cells(
@@ -247,20 +258,14 @@ class ThroughputModel:
         columns = np.repeat([[d, d + 1 if k == 1 else n, k] for d, k, n in rows], len(batches), axis=0).T.astype(float)
         size = columns.shape[1]
         batch = np.tile(np.array(batches, dtype=float), len(rows))
-        context = np.full(size, np.nan if context_tokens is None else context_tokens)
-        known = workload if workload is not None or None in self._form.workloads else self._usual_workload()
-        return self._form.cells(columns[0], columns[1], columns[2], batch, context, [known] * size)
+        context, known = self.conditions(context_tokens, workload)
+        return self._form.cells(columns[0], columns[1], columns[2], batch, np.full(size, context), [known] * size)
 
     def _unseen(self, cells: Cells, log_rounds: Array) -> Array:
         """Standard deviation of the log round time of what was not measured, [N]; row 0 of ``log_rounds``: the mode."""
         load = self._form.unseen_load_spread(self._fit.theta[None], cells, log_rounds[0])
         result: Array = np.hypot(self._fit.wide * self._form.unseen_spread(cells), load)
         return result
-
-    def _usual_workload(self) -> str | None:
-        """The workload meant where none is named: the one whose baseline is fastest, so the least outside decoding."""
-        plain = [p for p in self._usable if p.depth == 0] or list(self._usable)
-        return min(plain, key=lambda p: (p.round_ms or 0.0, p.workload or "")).workload if plain else None
 
     def _evaluate(self, cells: Cells, accept_length: Array, width: int = 1) -> Grid:
         """Grid of `_cells` with ``width`` batch sizes; ``accept_length`` [N, 3] holds value, lo, hi."""

@@ -170,8 +170,7 @@ class RoundTime:
     def cells(
         self, depth: Array, nodes: Array, topk: Array, batch: Array, context: Array, workload: Sequence[str | None]
     ) -> Cells:
-        """Conditions, known or new, from columns of one length; nan context = the lowest calibrated one."""
-        context = np.where(np.isnan(context), self.default_context, context)
+        """Conditions, known or new, from columns of one length."""
         columns = (depth, topk, nodes, batch, context)
         config = np.full(len(depth), -1.0)
         for i, key in enumerate(self.configs):

@@ -12,9 +12,20 @@ from typing import Any
 from ..errors import InputError
 from .strict_yaml import check_keys, get_list, get_number, get_text, read_yaml, suggest
 
-__all__ = ["NodeSpec", "Quantity", "VerifierSpec", "config_names", "config_path", "load_node", "load_verifier"]
+__all__ = [
+    "NodeSpec",
+    "Quantity",
+    "VerifierSpec",
+    "config_names",
+    "config_path",
+    "load_node",
+    "load_verifier",
+    "tensor_parallel",
+]
 
 _KINDS = ("measured", "specification", "derived")
+# Never two runs of blanks with nothing between them: a long run would be cut in two in every way.
+_TENSOR_PARALLEL = re.compile(r"\btp(?:\s*=)?\s*(\d{1,4})", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 
 
@@ -136,6 +147,12 @@ def config_path(group: str, name_or_path: str | Path) -> Path:
     if Path(text).is_dir():
         raise InputError(group, text, "is a folder, must be a name or a file")
     return Path(text)
+
+
+def tensor_parallel(parallelism: str | None) -> int | None:
+    """Accelerators that share the verifier, by a text such as ``tp8`` or ``tp = 4, dp2``; None where it says none."""
+    match = _TENSOR_PARALLEL.search(parallelism or "")
+    return None if match is None else int(match.group(1))
 
 
 def load_node(name_or_path: str | Path) -> NodeSpec:
