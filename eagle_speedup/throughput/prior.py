@@ -14,26 +14,26 @@ __all__ = ["Prior"]
 class Prior:
     """Medians, and spreads as standard deviations of a natural logarithm (of the logit for the elasticity).
 
-    The defaults are rounded from fits to published series of nine models on four kinds of node: wide enough that two or
-    three points of a new node outweigh them. What they owe to those series, ``benchmarks/backtest.py --leave-out``
-    tells. A "share" is a share of a plain step.
+    The defaults are rounded from fits to published series of nine models on four kinds of node, by the interval score
+    of the back-test averaged over models: wide enough that two or three points of a new node outweigh them. What they
+    owe to those series, ``benchmarks/backtest.py --leave-out`` tells. A "share" is a share of a plain step.
     """
 
     elasticity: float = 0.14
     """d log V / d log T at the first octave of tokens per step; 0 = verification is free, 1 = it costs per token."""
     elasticity_spread: float = 1.0
     """Spread of ``elasticity``."""
-    elasticity_walk: float = 0.35
+    elasticity_walk: float = 0.6
     """How far the elasticity moves from one octave to the next."""
-    elasticity_beyond: float = 2.0
+    elasticity_beyond: float = 2.1
     """The same beyond the tokens per step that points touch, where compute may take over or experts run out."""
     draft_share: float = 0.04
     """Time of one draft step at batch 1."""
     draft_spread: float = 0.7
     """Spread of ``draft_share``."""
-    overhead_share: float = 0.13
+    overhead_share: float = 0.22
     """Fixed time of a round (sampling, bookkeeping, launches) at batch 1."""
-    overhead_spread: float = 0.9
+    overhead_spread: float = 1.1
     """Spread of ``overhead_share``."""
     attention_share: float = 0.01
     """Time per 1,000 tokens of context at batch 1."""
@@ -43,7 +43,7 @@ class Prior:
     """Requests beyond which attention costs in proportion to the batch."""
     attention_batch_spread: float = 0.8
     """Spread of ``attention_batch``."""
-    outside_share: float = 0.005
+    outside_share: float = 0.008
     """Time per token outside decoding at batch 1."""
     outside_spread: float = 1.0
     """Spread of ``outside_share``, over nodes and again over the workloads of a node."""
@@ -54,9 +54,9 @@ class Prior:
     """Round of a tree over the round of a chain of the same depth and number of nodes."""
     tree_spread: float = 0.08
     """Spread of ``tree_factor``."""
-    workload_spread: float = 0.014
+    workload_spread: float = 0.012
     """Scatter of round times between workloads of one node; scaled with ``noise``."""
-    config_spread: float = 0.018
+    config_spread: float = 0.017
     """Scatter of a configuration (depth, tree, batch, context) around the smooth form, as kernels switch and graphs
     pad; scaled with ``noise``."""
     unknown_depth: float = 4.0
@@ -69,9 +69,9 @@ class Prior:
     """Time of a plain step at batch 1 as simulated; None = left to the points."""
     step_spread: float = 0.2
     """Spread of ``step_ms``."""
-    noise: float = 0.01
+    noise: float = 0.012
     """Scatter of one measurement; re-estimated from the points."""
-    noise_single: float = 0.03
+    noise_single: float = 0.025
     """By how much more the next run of a single request differs; over the batch size. No calibration tells it, as runs
     are seldom repeated. The first node's runs vary by 4..10 % at concurrency 1, by less than 0.7 % from 8 on."""
 

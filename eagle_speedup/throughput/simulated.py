@@ -41,7 +41,8 @@ _MODELS = {
 _ENGINES = ("sglang", "vllm", "trtllm")
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 _SHORT, _LONG = 512, 16384  # tokens of context
-_SHAPE_SPREAD = 0.5  # of the simulated elasticities; the prior without a simulation has 0.7 to 1
+_SHAPE_SPREAD = 0.3  # of the simulated elasticities; the prior without a simulation has 0.7 to 1
+_SHAPE_WALK = 0.3  # around the simulated curve; without one the elasticity wanders by more
 _ATTENTION_SPREAD = 0.6
 
 Step = Callable[[int, int], float]
@@ -70,6 +71,7 @@ def prior_from_steps(steps: Mapping[int, float], long_step: float | None = None,
         base or Prior(),
         curve=tuple(round(max(g, 0.01), 4) for g in growth),
         elasticity_spread=_SHAPE_SPREAD,
+        elasticity_walk=_SHAPE_WALK,
         step_ms=round(steps[1], 4),
     )
     if long_step is None or long_step <= steps[1]:

@@ -70,7 +70,7 @@ def test_among_few_points_a_wild_one_is_no_restless_node(wild, factor):
     al = SIX[wild].accept_length
     assert al is not None
     answer = model.tok_s(al, wild)
-    assert answer.value == pytest.approx(clean.tok_s(al, wild).value, rel=0.05)
+    assert answer.value == pytest.approx(clean.tok_s(al, wild).value, rel=0.06)
     assert answer.lo < clean.tok_s(al, wild).value < answer.hi
 
 
