@@ -7,6 +7,7 @@ import pytest
 
 from eagle_speedup.cli.exports import _schedule
 from eagle_speedup.throughput import load_node, load_verifier
+from eagle_speedup.throughput.backtest import PROTOCOLS
 from eagle_speedup.throughput.budget import all_reduce_us, distinct_experts, round_budget, weight_gb
 from eagle_speedup.throughput.specs import config_names, config_path
 
@@ -209,6 +210,8 @@ series:
         rows = cli.json("backtest", str(path), "--protocols", "B,one")["protocols"]
         assert [row["protocol"] for row in rows][:2] == ["B", "one"]
         assert rows[0]["n"] == 3
+        everything = cli.json("backtest", str(path))["protocols"]
+        assert [row["protocol"] for row in everything] == ["B", "one", "all"]  # A, C and D have nothing to predict
         out = cli.text("backtest", str(path), "--protocols", "B")
         assert "median error" in out and "nan" not in out
 
@@ -218,6 +221,10 @@ series:
         path.write_text(content)
         cli.refusal("backtest", str(path))
 
+    def test_every_protocol_is_explained(self, cli):
+        told = cli.text("backtest", "--help")
+        assert all(f"\n  {name} " in told for name in PROTOCOLS)
+
     def test_refusals(self, cli, tmp_path):
-        assert "protocols = 'D'" in cli.refusal("backtest", "x", "--protocols", "A,D")
+        assert "protocols = 'E'" in cli.refusal("backtest", "x", "--protocols", "A,E")
         assert "No such file" in cli.refusal("backtest", str(tmp_path / "none"))
