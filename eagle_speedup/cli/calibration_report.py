@@ -45,7 +45,7 @@ def report(gathered: Gathered) -> dict[str, Any]:
             {**point.as_dict(), "round_ms": point.round_ms, "off_fit": off}
             for point, off in zip(calibration.points, _off_fit(calibration), strict=True)
         ],
-        "warnings": (*calibration.model.warnings, *calibration.warnings),
+        "warnings": calibration.caveats,
     }
 
 
@@ -57,7 +57,7 @@ def show_report(gathered: Gathered, path: Path | None) -> None:
         for note in reading.notes:
             console.print(f"  {note}", markup=False)
     console.print(_points_table(calibration))
-    for warning in (*calibration.model.warnings, *calibration.warnings):
+    for warning in calibration.caveats:
         console.print(f"- {warning}", markup=False)
     console.print(f"calibration {calibration.name}, fingerprint {calibration.fingerprint}", markup=False)
     written = f"written to {path}" if path else "not written: give --out FILE.yaml"

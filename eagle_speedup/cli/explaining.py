@@ -104,7 +104,7 @@ def explain(
     levers = [*_accuracy_levers(given, calibration, depth, batch, context_tokens), *_time_levers(of_round)]
     levers.sort(key=lambda lever: -lever.gain)
     notes = (of_round.all_reduce_note,) if of_round.all_reduce_note else ()
-    fit = (*(() if given is None else given.warnings), *model.warnings, *calibration.warnings)
+    fit = (*(() if given is None else given.warnings), *calibration.caveats)
     warnings = (*fit, *model.range_warnings(depth, batch, context_tokens))
     return Explanation(
         node=node_spec.title,

@@ -108,7 +108,7 @@ def build_export(
     lengths = tuple(given.lengths.accept_length(d) for d in range(1, max(depth, given.table_depth) + 1))
     schedule = _schedule([(row.batch, row.best_depth) for row in rows])
     model = calibration.model
-    warnings = [*given.warnings, *([] if ends is None else [f"depth {ends}"]), *model.warnings, *calibration.warnings]
+    warnings = [*given.warnings, *([] if ends is None else [f"depth {ends}"]), *calibration.caveats]
     warnings += model.range_warnings(max(depth, 1), batch, context_tokens)
     warnings += [warning for row in rows for warning in row.warnings]
     steps = given.lengths.ttt_steps

@@ -160,7 +160,7 @@ def project(
     fastest = max(by_depth, key=lambda p: p.tok_s.value)
     headline = fastest if depth is None else by_depth[depth - 1]
     outside = model.range_warnings(headline.depth, batch, context_tokens, workload)
-    warnings = (*model.warnings, *calibration.warnings, *outside)
+    warnings = (*calibration.caveats, *outside)
     if headline.depth > lengths.ttt_steps:
         warnings += (f"depth {headline.depth} is beyond the {lengths.ttt_steps} TTT steps that were run",)
     return SpeedupProjection(

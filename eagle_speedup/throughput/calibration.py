@@ -153,6 +153,11 @@ class Calibration:
         )
 
     @property
+    def caveats(self) -> tuple[str, ...]:
+        """What its fit and its setup leave open: sentences."""
+        return (*self.model.warnings, *self.warnings)
+
+    @property
     def is_measured(self) -> bool:
         """Whether any point says how long a step or round takes; where none does, all rests on a simulated prior."""
         return any(point.round_ms is not None for point in self.points)
