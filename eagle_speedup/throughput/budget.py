@@ -83,8 +83,10 @@ def round_budget(
     of_verifier = int(_get(verifier, "all_reduces_per_step", _ALL_REDUCES_PER_LAYER * _need(verifier, "layers")))
     of_drafter = depth * _DRAFTER_LAYERS * _ALL_REDUCES_PER_LAYER
     measured = node.all_reduce if gpus == node.gpu_count else ()  # latencies of fewer are other latencies
-    fast, slow = _all_reduce_range(measured, size) if gpus > 1 else (0.0, 0.0)
-    draft_fast, draft_slow = _all_reduce_range(measured, int(batch * hidden * _BYTES_16)) if gpus > 1 else (0.0, 0.0)
+    of_draft_step = int(batch * hidden * _BYTES_16)
+    rate = _all_reduce_gb_s(node, gpus)
+    fast, slow = _all_reduce_range(measured, size, rate) if gpus > 1 else (0.0, 0.0)
+    draft_fast, draft_slow = _all_reduce_range(measured, of_draft_step, rate) if gpus > 1 else (0.0, 0.0)
     weights = weight_gb(verifier, tokens)
     drafter = verifier.get("drafter_params_b") if depth else 0.0
     cache = None if context_tokens is None else _cache_gb(verifier, batch * context_tokens, gpus)
@@ -135,23 +137,47 @@ def weight_gb(verifier: VerifierSpec, tokens: int) -> float:
     return total / 1e9
 
 
-def all_reduce_us(measured: Sequence[AllReduce], message_bytes: float) -> float:
-    """Microseconds of one all-reduce, interpolated over the logarithm of the size; beyond the sizes, by bandwidth."""
+def all_reduce_us(measured: Sequence[AllReduce], message_bytes: float, gb_s: float | None = None) -> float:
+    """Microseconds of one all-reduce, interpolated over the logarithm of the size.
+
+    Above the sizes, only the bytes beyond the largest take more time: at ``gb_s`` (1e9 bytes of message a second), or
+    as between the two largest where that is not known. Latency does not grow with the size.
+    """
     points = sorted((a.message_bytes, a.latency.value) for a in measured)
     sizes, times = [size for size, _ in points], [time for _, time in points]
     if message_bytes <= sizes[0]:
         return times[0]
     if message_bytes >= sizes[-1]:
-        return times[-1] * message_bytes / sizes[-1]
+        return times[-1] + (message_bytes - sizes[-1]) * _us_per_byte(sizes, times, gb_s)
     right = next(i for i, size in enumerate(sizes) if size >= message_bytes)
     share = math.log(message_bytes / sizes[right - 1]) / math.log(sizes[right] / sizes[right - 1])
     return times[right - 1] + share * (times[right] - times[right - 1])
 
 
-def _all_reduce_range(measured: Sequence[AllReduce], size: int) -> tuple[float | None, float | None]:
+def _us_per_byte(sizes: Sequence[float], times: Sequence[float], gb_s: float | None) -> float:
+    """Microseconds that a byte more takes beyond the largest size."""
+    if gb_s is not None:
+        return 1 / (1000 * gb_s)
+    if len(sizes) < 2 or sizes[-1] == sizes[-2]:
+        return 0.0  # one size tells no slope; leaving the growth out keeps a floor a floor
+    return max(0.0, times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
+
+
+def _all_reduce_gb_s(node: NodeSpec, gpus: int) -> float | None:
+    """1e9 bytes of message a second; None where the bandwidth is not known.
+
+    The bus figure counts what passes each link, 2 * (n - 1) / n times the message.
+    """
+    bus = node.get("all_reduce_bus_gb_s")
+    return bus * gpus / (2 * (gpus - 1)) if bus and gpus > 1 else None
+
+
+def _all_reduce_range(
+    measured: Sequence[AllReduce], size: int, gb_s: float | None
+) -> tuple[float | None, float | None]:
     """Fastest and slowest variant at a size, in microseconds."""
     variants = {a.variant for a in measured}
-    times = [all_reduce_us([a for a in measured if a.variant == variant], size) for variant in variants]
+    times = [all_reduce_us([a for a in measured if a.variant == variant], size, gb_s) for variant in variants]
     return (min(times), max(times)) if times else (None, None)
 
 

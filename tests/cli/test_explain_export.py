@@ -30,7 +30,26 @@ class TestExplain:
         assert all_reduce_us(custom, 8192) == 9.2
         assert 9.2 < all_reduce_us(custom, 14336) < 16.5
         assert all_reduce_us(custom, 10) == 7.5
-        assert all_reduce_us(custom, 4 * 262144) == pytest.approx(4 * 73.6)
+
+    def test_only_the_bytes_of_an_all_reduce_above_the_sizes_take_longer(self):
+        node = load_node("rtx_pro_6000_x8")
+        nccl = [a for a in node.all_reduce if a.variant == "NCCL, switches"]
+        extra = 3 * 262144
+        assert all_reduce_us(nccl, 4 * 262144, 20.0) == pytest.approx(28.0 + extra / 20_000)
+        slope = (28.0 - 24.1) / (262144 - 65536)
+        assert all_reduce_us(nccl, 4 * 262144) == pytest.approx(28.0 + extra * slope)
+        assert all_reduce_us(nccl[-1:], 4 * 262144) == 28.0
+        assert all_reduce_us(nccl, 262144, 20.0) == 28.0
+
+    @pytest.mark.parametrize("batch", ["32", "64", "128"])
+    def test_the_floor_of_a_large_batch_is_a_floor(self, cli, batch):
+        data = cli.json("explain", "-c", "kimi_k2_6_rtx_pro_6000_dcp1", "--batch", batch)
+        for name in ("step", "round"):
+            assert 0 < data[name]["floor_ms"] < data[name]["measured_ms"]
+            assert data[name]["all_reduce_ms"] < data[name]["all_reduce_slow_ms"]
+        size = data["step"]["all_reduce_bytes"]
+        each_us = 28.0 + (size - 262144) * 2 * 7 / 8 / 37_600  # a bus figure counts 2 * 7 / 8 of the message
+        assert data["step"]["all_reduce_ms"] == pytest.approx(120 * each_us / 1000)
 
     def test_parts_add_up(self, cli):
         data = cli.json("explain", "-c", "kimi_k2_5_origin", "--depth", "3")
