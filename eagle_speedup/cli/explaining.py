@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ class Explanation:
     round_ms: Estimate
     levers: tuple[Lever, ...]
     warnings: tuple[str, ...]
-    """Where the calibrated times lie outside what was measured, and what the floors leave out."""
+    """What the figures do not fit: another node or verifier, calibrated times outside what was measured, and so on."""
 
     def as_dict(self) -> dict[str, Any]:
         """Keys of ``explain --json``; milliseconds, 1e9 bytes."""
@@ -103,7 +104,7 @@ def explain(
     )
     levers = [*_accuracy_levers(given, calibration, depth, batch, context_tokens), *_time_levers(of_round)]
     levers.sort(key=lambda lever: -lever.gain)
-    notes = (of_round.all_reduce_note,) if of_round.all_reduce_note else ()
+    notes = (*((of_round.all_reduce_note,) if of_round.all_reduce_note else ()), *_excess(step, of_round))
     fit = (*(() if given is None else given.warnings), *calibration.caveats)
     warnings = (*fit, *model.range_warnings(depth, batch, context_tokens))
     return Explanation(
@@ -115,8 +116,41 @@ def explain(
         step_ms=times[0],
         round_ms=times[depth],
         levers=tuple(levers),
-        warnings=(*warnings, *notes),
+        warnings=(*_differing(calibration, node, verifier), *warnings, *notes),
     )
+
+
+def _differing(calibration: Calibration, node: str | None, verifier: str | None) -> list[str]:
+    """That the node or verifier named is not the one the measured times are of."""
+    named = (("node", node, calibration.node), ("verifier", verifier, calibration.verifier))
+    return [
+        f"{field} = {given!r}: the calibration {calibration.name!r} was measured with {recorded!r}, so the floors and "
+        "the calibrated times may be of different ones"
+        for field, given, recorded in named
+        if given is not None and recorded is not None and not _same(calibration, field, given, recorded)
+    ]
+
+
+def _same(calibration: Calibration, field: str, given: str, recorded: str) -> bool:
+    """Whether two names mean one specification: a file may hold a copy of a shipped one."""
+    if given == recorded:
+        return True
+    load: Callable[[str | Path], object] = load_node if field == "node" else load_verifier
+    try:
+        return load(given) == load(calibration.file_of(recorded) or recorded)
+    except InputError:
+        return False  # what the calibration records is free text, or a file that is not here
+
+
+def _excess(step: Budget, of_round: Budget) -> list[str]:
+    """That a floor can not be one, and what follows."""
+    end = "by the calibration: a figure of node, verifier, gpus or calibration is off"
+    names = (("plain step", step, ""), ("round", of_round, ", so no lever is computed from its times"))
+    return [
+        f"the floor of the {name}, {b.floor_ms:.2f} ms, exceeds its measured time, {b.measured_ms:.2f} ms {end}{then}"
+        for name, b, then in names
+        if b.rest_ms < 0
+    ]
 
 
 def _configuration(calibration: Calibration, field: str) -> str | Path:
@@ -145,14 +179,16 @@ def _accuracy_levers(
 
 
 def _time_levers(budget: Budget) -> list[Lever]:
-    """Halves of what can be made shorter; tok/s grows as the round shrinks."""
+    """Halves of what can be made shorter; tok/s grows as the round shrinks. None where the floors exceed the round."""
+    if budget.rest_ms < 0:
+        return []
     rest = "launches and latency" if budget.all_reduce_note is None else "all-reduces, launches and latency"
     savings = [
         ("drafter cost: half the drafter's weights to read", (budget.draft_ms or 0.0) / 2),
-        (f"{rest}: half of the rest", max(0.0, budget.rest_ms) / 2),
+        (f"{rest}: half of the rest", budget.rest_ms / 2),
     ]
     if budget.all_reduce_ms is not None and budget.all_reduce_slow_ms is not None:
-        gap = min(budget.all_reduce_slow_ms - budget.all_reduce_ms, max(0.0, budget.rest_ms))
+        gap = min(budget.all_reduce_slow_ms - budget.all_reduce_ms, budget.rest_ms)
         savings.append(("all-reduce: the fastest measured variant, where the slowest runs now", gap))
     return [Lever(name, ms, budget.measured_ms / (budget.measured_ms - ms) - 1) for name, ms in savings if ms > 0]
 
@@ -167,11 +203,11 @@ def show_explanation(explanation: Explanation) -> None:
     if e.round.distinct_experts is not None:
         note = "Expert counts assume uniform, independent routing, so they are on the high side."
         console.print(note)
-    if e.round.rest_ms < 0:
-        console.print("The floors exceed the calibrated round: a figure of node, verifier or calibration is off.")
     for warning in e.warnings:
         console.print(f"- {warning}", markup=False)
-    console.print(f"Calibrated round: {e.round_ms} ms.\n\n[bold]What each lever would buy[/bold]")
+    console.print(f"Calibrated round: {e.round_ms} ms.")
+    if e.levers:
+        console.print("\n[bold]What each lever would buy[/bold]")
     for lever in e.levers:
         saved = "" if lever.saves_ms is None else f", {lever.saves_ms:.2f} ms a round"
         console.print(f"{lever.gain:+6.1%}  {lever.name}{saved}", markup=False)

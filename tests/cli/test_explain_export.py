@@ -47,9 +47,42 @@ class TestExplain:
         for name in ("step", "round"):
             assert 0 < data[name]["floor_ms"] < data[name]["measured_ms"]
             assert data[name]["all_reduce_ms"] < data[name]["all_reduce_slow_ms"]
+        assert not any("exceeds" in w for w in data["warnings"])
         size = data["step"]["all_reduce_bytes"]
         each_us = 28.0 + (size - 262144) * 2 * 7 / 8 / 37_600  # a bus figure counts 2 * 7 / 8 of the message
         assert data["step"]["all_reduce_ms"] == pytest.approx(120 * each_us / 1000)
+
+    def test_a_floor_above_the_measured_time_gives_no_lever(self, cli):
+        words = ("explain", "-c", "kimi_k2_6_rtx_pro_6000_dcp1", "--gpus", "1")
+        data = cli.json(*words)
+        assert data["step"]["rest_ms"] < 0 and data["round"]["rest_ms"] < 0
+        assert data["levers"] == []
+        for name, part in (("plain step", "step"), ("round", "round")):
+            floor, time = data[part]["floor_ms"], data[part]["measured_ms"]
+            says = f"the floor of the {name}, {floor:.2f} ms, exceeds its measured time, {time:.2f} ms"
+            assert any(w.startswith(says) for w in data["warnings"])
+        out = " ".join(cli.text(*words).split())
+        assert "so no lever is computed from its times" in out and "What each lever would buy" not in out
+        levers = cli.json(*words, "--full-acc", ORIGIN)["levers"]
+        assert levers and all(lever["saves_ms"] is None for lever in levers)
+
+    def test_another_node_or_verifier_than_the_calibrations(self, cli, tmp_path):
+        words = ("explain", "-c", "kimi_k2_5_origin")
+        for field, other, recorded in (
+            ("node", "b200_x8", "rtx_pro_6000_x8"),
+            ("verifier", "kimi_k2_6", "kimi_k2_5"),
+        ):
+            says = f"{field} = '{other}': the calibration 'kimi_k2_5_origin' was measured with '{recorded}'"
+            assert cli.json(*words, f"--{field}", other)["warnings"][0].startswith(says)
+            copy = tmp_path / f"{field}.yaml"
+            copy.write_bytes(config_path(field, recorded).read_bytes())
+            for same in (recorded, str(copy)):
+                assert not any("was measured with" in w for w in cli.json(*words, f"--{field}", same)["warnings"])
+        path = tmp_path / "c.yaml"
+        path.write_text("name: c\nnode: two boxes\npoints:\n- {depth: 0, tok_s: 90}\n")
+        told = cli.json("explain", "-c", str(path), "--node", "b200_x8", "--verifier", "kimi_k2_5")["warnings"]
+        assert told[0].startswith("node = 'b200_x8': the calibration 'c' was measured with 'two boxes'")
+        assert not any(w.startswith("verifier") for w in told)  # the calibration records none
 
     def test_parts_add_up(self, cli):
         data = cli.json("explain", "-c", "kimi_k2_5_origin", "--depth", "3")
