@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..throughput import MeasuredPoint
-from .bench_load import agreed_batch, positive, served_batch, total_tok_s
+from .bench_load import accept_length, agreed_batch, check_token_time, positive, served_batch, total_tok_s
 from .lines import TextPieces, fault_of
 from .reading import Contradiction, Hints, Reading
 
@@ -115,8 +115,9 @@ def _serving(result: Mapping[str, Any], hints: Hints, notes: list[str]) -> Measu
     tpot, total = positive(result, "mean_tpot_ms"), total_tok_s(result)
     if tpot is None and total is None:
         return None
+    check_token_time("mean_tpot_ms", tpot, 1, total, "output_throughput")  # the batch itself rests on it
     batch = served_batch(result, hints.batch, tpot, notes)
-    length = positive(result, "spec_decode_acceptance_length") or positive(result, "accept_length")
+    length = accept_length(result, notes)
     drafts, drafted = positive(result, "spec_decode_num_drafts"), positive(result, "spec_decode_draft_tokens")
     drawn = round(drafted / drafts) if drafts and drafted else None
     if hints.depth and result.get("spec_decode_num_drafts") == 0:
@@ -158,13 +159,15 @@ def _guidellm(run: Mapping[str, Any], hints: Hints, notes: list[str]) -> Measure
     mean = _successful(metrics, "request_concurrency")
     batch = agreed_batch(hints.batch, round(mean or hints.batch or 0), mean=mean)
     # Its time_per_output_token counts the first token in, its inter_token_latency does not.
-    latency = _successful(metrics, "inter_token_latency_ms") or _successful(metrics, "time_per_output_token_ms")
+    names = ("inter_token_latency_ms", "time_per_output_token_ms")
+    name, latency = next(((n, value) for n in names if (value := _successful(metrics, n))), (names[0], None))
     total = _successful(metrics, "output_tokens_per_second")
     if latency is None and total is None:
         return None
     if not batch:
         raise InputError("batch", None, "not known; give batch=")
     prompt, output = (_successful(metrics, f"{n}_token_count") for n in ("prompt", "output"))
+    check_token_time(name, latency, batch, total, "output_tokens_per_second")
     context = round(prompt + (output or 0.0) / 2) if prompt else None
     return _point(hints, notes, None, None, batch, context, per_user=_speed(latency), total=total)
 

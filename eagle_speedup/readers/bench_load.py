@@ -8,9 +8,11 @@ from typing import Any
 from ..errors import InputError
 from .reading import Contradiction
 
-__all__ = ["agreed_batch", "positive", "served_batch", "total_tok_s"]
+__all__ = ["accept_length", "agreed_batch", "check_token_time", "positive", "served_batch", "total_tok_s"]
 
 _GROSS = 2.0  # time outside decoding and the ends of a run explain less than this
+_ABSURD = 10.0  # decoding all requests at once is faster than the wall clock shows, but not by this much
+_SAME_LENGTH = 0.02  # accept lengths that differ by less are one figure, rounded
 
 
 def positive(result: Mapping[str, Any], key: str) -> float | None:
@@ -33,6 +35,44 @@ def total_tok_s(result: Mapping[str, Any]) -> float | None:
         rule = f"contradicts its {tokens:g} output tokens in {duration:g} s, which are {tokens / duration:.4g} tok/s"
         raise InputError("output_throughput", printed, rule)
     return printed
+
+
+def check_token_time(field: str, tpot_ms: float | None, batch: int, total: float | None, beside: str) -> None:
+    """Refuse a time per token that the throughput ``total`` beside it denies, such as one in seconds.
+
+    Raises:
+        InputError: ``batch`` requests at that pace give more than ten times ``total``.
+    """
+    if tpot_ms is None or total is None or 1000 * batch / tpot_ms <= _ABSURD * total:
+        return
+    rule = (
+        f"would be {1000 * batch / tpot_ms:,.0f} tok/s at batch {batch}, more than {_ABSURD:g} times the {beside} of "
+        f"{total:.4g}: is it in milliseconds, and was the server busy?"
+    )
+    raise InputError(field, tpot_ms, rule)
+
+
+def accept_length(result: Mapping[str, Any], notes: list[str]) -> float | None:
+    """Accept length, bonus token included: by the counts of a run where it has them, else as printed; None = neither.
+
+    ``notes`` gets both figures where they differ.
+    """
+    field = next((f for f in ("spec_decode_acceptance_length", "accept_length") if positive(result, f)), None)
+    printed = None if field is None else positive(result, field)
+    drafts, accepted = positive(result, "spec_decode_num_drafts"), result.get("spec_decode_accepted_tokens")
+    none_accepted = accepted == 0 and not isinstance(accepted, bool)
+    accepted = 0.0 if none_accepted else positive(result, "spec_decode_accepted_tokens")
+    if drafts is None or accepted is None:
+        return printed
+    counted = 1 + accepted / drafts
+    if printed is None or abs(printed / counted - 1) <= _SAME_LENGTH:
+        return counted if printed is None else printed
+    bonus = ", as if without the bonus token" if abs((printed + 1) / counted - 1) <= _SAME_LENGTH else ""
+    notes.append(
+        f"{field} = {printed:g}: differs from 1 + accepted / drafts = 1 + {accepted:g} / {drafts:g} = {counted:.4g} "
+        f"of the same result{bonus}; the counts are taken"
+    )
+    return counted
 
 
 def served_batch(result: Mapping[str, Any], hinted: int | None, tpot_ms: float | None, notes: list[str]) -> int:

@@ -187,8 +187,41 @@ def test_results_without_figures(read, content):
 def test_absurd_figures_are_not_believed(read):
     assert read({**VLLM, "mean_tpot_ms": 1e400, "output_throughput": -3}).points == ()
     assert read({**VLLM, "mean_tpot_ms": "fast", "output_throughput": True}).points == ()
-    too_long = read({**VLLM, "spec_decode_acceptance_length": 9.0})
+    alone = {k: v for k, v in VLLM.items() if k != "spec_decode_accepted_tokens"}
+    too_long = read({**alone, "spec_decode_acceptance_length": 9.0})
     assert "must be at most depth + 1" in next(iter(too_long.dropped))
+
+
+@pytest.mark.parametrize(
+    ("printed", "accepted", "taken", "says"),
+    [
+        (1.5, 12_000, 2.5, ", as if without the bonus token; the counts are taken"),
+        (2.5, 4000, 1.5, "of the same result; the counts are taken"),
+        (2.5, 0, 1.0, "of the same result; the counts are taken"),
+        (2.54, 12_000, 2.54, None),  # within 2 %
+        (None, 12_000, 2.5, None),
+    ],
+)
+def test_an_accept_length_that_its_counts_deny(read, printed, accepted, taken, says):
+    run = {**VLLM, "spec_decode_acceptance_length": printed, "spec_decode_accepted_tokens": accepted}
+    reading = read(run)
+    assert reading.points[0].accept_length == taken
+    if says is None:
+        assert reading.notes == ()
+    else:
+        counts = f"1 + {accepted} / 8000 = {taken:g}"
+        field = f"spec_decode_acceptance_length = {printed}: differs from 1 + accepted / drafts = {counts}"
+        assert reading.notes[0].startswith(field) and reading.notes[0].endswith(says)
+
+
+def test_a_time_per_token_in_seconds(read):
+    reading = read({**VLLM, "mean_tpot_ms": 0.016})
+    rule = "would be 62,500 tok/s at batch 1, more than 10 times the output_throughput of 200: is it in milliseconds"
+    assert reading.points == () and reading.notes == ()
+    assert next(iter(reading.dropped)).startswith(f"mean_tpot_ms = 0.016: {rule}")
+    metrics = {**GUIDELLM["benchmarks"][0]["metrics"], "inter_token_latency_ms": {"successful": {"mean": 0.0125}}}
+    reading = read({"benchmarks": [{"metrics": metrics}]}, Hints(depth=0))
+    assert reading.points == () and next(iter(reading.dropped)).startswith("inter_token_latency_ms = 0.0125: would be")
 
 
 def test_missing_file(tmp_path):
