@@ -12,6 +12,7 @@ from .reading import Hints
 
 __all__ = ["Interval", "Intervals"]
 
+_UNEVEN = 0.15  # standard deviation of the intervals' tok/s over their mean, from which on a note says so
 _SHORT_CONTEXT = 4096.0  # below it, context hardly moves a round; above, one group per doubling
 
 
@@ -40,6 +41,26 @@ class _Sums:
     seconds: float = 0.0
     rounds: float = 0.0
     context: float = 0.0
+    mean_tok_s: float = 0.0
+    """Of the intervals, each counted alike."""
+    squares: float = 0.0
+    """Sum of the squared distances of the intervals' tok/s from that mean."""
+
+    def add(self, interval: Interval) -> None:
+        self.count += 1
+        self.tokens += interval.tokens
+        self.seconds += interval.seconds
+        self.rounds += interval.rounds
+        self.context += interval.context_tokens or 0.0
+        tok_s = interval.tokens / interval.seconds
+        off = tok_s - self.mean_tok_s
+        self.mean_tok_s += off / self.count
+        self.squares += off * (tok_s - self.mean_tok_s)
+
+    @property
+    def variation(self) -> float:
+        """Standard deviation of the intervals' tok/s over their mean; 0 where there is but one."""
+        return math.sqrt(self.squares / (self.count - 1)) / self.mean_tok_s if self.count > 1 else 0.0
 
 
 @dataclass(slots=True)
@@ -51,12 +72,7 @@ class Intervals:
     def add(self, interval: Interval) -> None:
         """Count an interval in."""
         key = (interval.depth, interval.batch, _context_group(interval.context_tokens))
-        sums = self.sums.setdefault(key, _Sums())
-        sums.count += 1
-        sums.tokens += interval.tokens
-        sums.seconds += interval.seconds
-        sums.rounds += interval.rounds
-        sums.context += interval.context_tokens or 0.0
+        self.sums.setdefault(key, _Sums()).add(interval)
 
     @property
     def count(self) -> int:
@@ -75,6 +91,16 @@ class Intervals:
             except InputError as error:
                 dropped[str(error)] += self.sums.pop(key).count
         return tuple(out)
+
+    def notes(self) -> tuple[str, ...]:
+        """Of the load whose intervals differ most, where they differ wildly; the others are only counted."""
+        uneven = sorted((s.variation, key[1], s.count) for key, s in self.sums.items() if s.variation >= _UNEVEN)
+        if not uneven:
+            return ()
+        variation, batch, count = uneven[-1]
+        others = f"; {len(uneven) - 1} more vary by {100 * _UNEVEN:.0f} % or more" if len(uneven) > 1 else ""
+        what = f"tok/s of the {count} intervals at batch {batch} varies by {100 * variation:.0f} %"
+        return (f"{what} (standard deviation over mean): is it steady?{others}",)
 
 
 def _point(key: tuple[int | None, int, int | None], sums: _Sums, hints: Hints) -> MeasuredPoint:

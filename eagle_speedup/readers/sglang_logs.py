@@ -194,6 +194,7 @@ def read_sglang_log(lines: Iterable[bytes], hints: Hints | None = None) -> Readi
     notes = [note] if note else []
     if scan.data_parallel_ranks > 1:
         notes.append(f"{scan.data_parallel_ranks} data-parallel ranks, summed to the node's batch and tok/s")
+    notes += intervals.notes()
     return Reading(points, intervals.count, scan.dropped, tuple(notes), "sglang log", scan.setup, scan.date)
 
 

@@ -169,6 +169,7 @@ class _Scan:
         return (
             *([ranks] if self.engines > 1 else ()),
             *([baseline] if self.intervals.sums and not self.speculates else ()),
+            *self.intervals.notes(),
         )
 
 
