@@ -67,10 +67,10 @@ class Reading:
     """Day of the first record that has one: ``2025-10-22``, or ``10-22`` where no year is printed."""
 
     def summary(self) -> str:
-        """One line: ``vllm log: 12 intervals used, 5 dropped (prefill in the interval 3, ..)``."""
+        """One line: ``vllm log: 12 intervals used, 5 dropped (prompts processed in it: 3 dropped, ..)``."""
         dropped = sum(self.dropped.values())
         ranked = sorted(self.dropped.items(), key=lambda item: -item[1])
-        reasons = ", ".join(f"{reason} {n}" for reason, n in ranked[:_SHOWN])
+        reasons = ", ".join(f"{reason}: {n} dropped" for reason, n in ranked[:_SHOWN])
         if len(ranked) > _SHOWN:
-            reasons += f", {len(ranked) - _SHOWN} more reasons {sum(n for _, n in ranked[_SHOWN:])}"
+            reasons += f", {len(ranked) - _SHOWN} more reasons: {sum(n for _, n in ranked[_SHOWN:])} dropped"
         return f"{self.format}: {self.used} used, {dropped} dropped" + (f" ({reasons})" if reasons else "")

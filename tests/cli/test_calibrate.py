@@ -31,7 +31,7 @@ def test_from_logs_to_an_estimate(cli, logs, tmp_path):
     out = tmp_path / "node.yaml"
     words = ("calibrate", *map(str, logs), "--name", "mine", "--node", "rtx_pro_6000_x8", "--out", str(out))
     text = cli.text(*words)
-    assert "base.log: vllm log: 4 used, 1 dropped (start not seen 1)" in text
+    assert "base.log: vllm log: 4 used, 1 dropped (start not seen: 1 dropped)" in text
     assert f"written to {out}" in text
     calibration = load_calibration(out)
     assert (calibration.name, calibration.engine, calibration.node) == ("mine", "vllm", "rtx_pro_6000_x8")
@@ -103,7 +103,7 @@ def test_sources_that_give_nothing(cli, tmp_path, logs):
     short = tmp_path / "short.log"
     short.write_text(stats(0, 50.0, 1))
     refusal = cli.refusal("calibrate", str(short))
-    assert "gave no point" in refusal and "start not seen 1" in refusal
+    assert "gave no point" in refusal and "(start not seen: 1 dropped)" in refusal
     assert "out" in cli.refusal("calibrate", str(logs[0]), "-o", str(tmp_path / "none" / "c.yaml"))
     assert "must end in .yaml" in cli.refusal("calibrate", str(logs[0]), "-o", str(tmp_path / "c.txt"))
 

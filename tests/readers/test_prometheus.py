@@ -185,7 +185,12 @@ def test_more_series_than_any_server_has(monkeypatch):
 
 def test_a_summary_stays_one_readable_line():
     reading = Reading((), 0, {f"reason {i}": i for i in range(1, 21)}, (), "log")
-    assert reading.summary().endswith("reason 13 13, 12 more reasons 78)")
+    assert reading.summary().endswith("reason 13: 13 dropped, 12 more reasons: 78 dropped)")
+
+
+def test_a_count_does_not_run_into_its_reason():
+    summary = read(vllm(1000, 1500, running=0)).summary()
+    assert summary.endswith("1 dropped (running requests not known at the scrape; give batch=: 1 dropped)")
 
 
 def test_hints_that_differ_from_the_metrics(tmp_path):
