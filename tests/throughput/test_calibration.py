@@ -38,6 +38,11 @@ def write(tmp_path, text):
         (GOOD.replace("accept_length", "accept_lenght"), "points[1].accept_lenght = 2.3: unknown key; did you mean"),
         (GOOD.replace("90.0", "fast"), "points[0].tok_s = 'fast': must be a finite number > 0"),
         (GOOD.replace("90.0", ".nan"), "points[0].tok_s = nan: must be a finite number > 0"),
+        (GOOD.replace("90.0", "92_4"), "points[0].tok_s = '92_4': must be a finite number > 0"),
+        (GOOD.replace("90.0", "1:30"), "points[0].tok_s = '1:30': must be a finite number > 0"),
+        (GOOD.replace("90.0", "0x5a"), "points[0].tok_s = '0x5a': must be a finite number > 0"),
+        (GOOD.replace("90.0", "!!int 92_4"), "value = '92_4': must be a number in plain decimal digits"),
+        (GOOD.replace("depth: 3", "depth: 010"), "points[1].depth = '010': must be a whole number >= 0 or null"),
         (GOOD.replace("90.0", "-90.0"), "points[0].tok_s = -90.0: must be a finite number > 0"),
         (GOOD.replace("depth: 0, ", ""), "points[0].depth = None: is required (null = not recorded)"),
         (GOOD.replace("name: mine", ""), "name = None: is required"),
@@ -62,6 +67,18 @@ def test_refusals_are_one_line_with_path_value_and_rule(tmp_path, text, message)
         load_calibration(write(tmp_path, text))
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("number", ["90", "+90", "90.", "90.0", "9.0e+1", ".9e+2"])
+def test_every_plain_way_of_writing_a_number(tmp_path, number):
+    assert load_calibration(write(tmp_path, GOOD.replace("90.0", number))).points[0].tok_s == 90
+
+
+@pytest.mark.parametrize("text", ["010", "1:30", "92_4", "1e5", "12e4567", "2025-01-02", "5", "-.5", "0x1f"])
+def test_text_that_looks_like_a_number_comes_back_as_text(tmp_path, text):
+    calibration = dataclasses.replace(load_calibration(write(tmp_path, GOOD)), engine_version=text)
+    path = save_calibration(calibration, tmp_path / "saved.yaml")
+    assert load_calibration(path).engine_version == text
 
 
 def test_unknown_name_suggests_the_nearest():
