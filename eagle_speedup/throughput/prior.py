@@ -35,6 +35,10 @@ class Prior:
     """Fixed time of a round (sampling, bookkeeping, launches) at batch 1."""
     overhead_spread: float = 1.1
     """Spread of ``overhead_share``."""
+    growth: float = 0.5
+    """Power of V(batch) by which draft steps and fixed time grow with the batch: below 1."""
+    growth_spread: float = 1.0
+    """Spread of its logit."""
     attention_share: float = 0.01
     """Time per 1,000 tokens of context at batch 1."""
     attention_spread: float = 1.0
@@ -71,7 +75,7 @@ class Prior:
     """Spread of ``step_ms``."""
     noise: float = 0.012
     """Scatter of one measurement; re-estimated from the points."""
-    noise_single: float = 0.025
+    noise_single: float = 0.028
     """By how much more the next run of a single request differs; over the batch size. No calibration tells it, as runs
     are seldom repeated. The first node's runs vary by 4..10 % at concurrency 1, by less than 0.7 % from 8 on."""
 
@@ -86,6 +90,8 @@ class Prior:
             value = getattr(self, f.name)
             if f.name != "curve" and not (f.name == "step_ms" and value is None):
                 _check_positive(f"prior.{f.name}", value)
+        if self.growth >= 1:
+            raise InputError("prior.growth", self.growth, "must be below 1")
 
     def for_verifier(self, *, moe: bool) -> Prior:
         """The belief once the kind of verifier is known: experts make verification dearer, dense weights are shared."""

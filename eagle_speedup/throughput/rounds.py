@@ -1,6 +1,6 @@
 """Round time as a function of depth, tree, batch size and context: the physical form that a calibration fits.
 
-    round_ms = V(B * nodes) + attention(B, C, nodes) + (d * draft + overhead) * sqrt(V(1) * V(B))
+    round_ms = V(B * nodes) + attention(B, C, nodes) + (d * draft + overhead) * V(1)**(1 - g) * V(B)**g
     step_ms  = V(B)         + attention(B, C, 1)
     token_ms = round_ms / accept_length + outside
     attention(B, C, n) = a * C * sqrt(1 + (B * n**p / B0)**2)
@@ -8,6 +8,7 @@
 ``V`` is the verifier's forward pass over so many tokens. It is one curve for plain steps and for verification, read on
 the axis that both share: tokens per step. Its elasticity d log V / d log T is constant within an octave and wanders
 between octaves, so dense models (flat), mixtures of experts (steep early) and cliffs need no case of their own.
+Draft steps and the fixed time grow with the batch by less than the verifier does, by a power ``g`` that is a parameter.
 ``attention`` reads the context: split over idle cores up to about ``B0`` requests, in proportion to the load above.
 ``outside`` is the time per token that a workload spends outside decoding (prefill, ragged tail); it does not shrink
 with the accept length, and shows in the workload's own baseline against the fastest one of the node.
@@ -104,8 +105,8 @@ class RoundTime:
         loads = {(p.batch, p.context_tokens) for p in points if p.context_tokens}
         self._loads = np.array(sorted(loads), dtype=float).reshape(-1, 2).T
         n = len(self.workloads)
-        names = ["step", "level", *(f"walk{i}" for i in range(1, _OCTAVES)), "draft", "overhead", "tree", "depth"]
-        names += ["attention", "attention_batch", "attention_nodes", "outside"]
+        names = ["step", "level", *(f"walk{i}" for i in range(1, _OCTAVES)), "draft", "overhead", "growth"]
+        names += ["tree", "depth", "attention", "attention_batch", "attention_nodes", "outside"]
         names += [f"outside{i}" for i in range(n)] + [f"workload{i}" for i in range(n)]
         names += [f"config{i}" for i in range(len(self.configs))]
         self._at = {name: i for i, name in enumerate(names)}
@@ -123,6 +124,7 @@ class RoundTime:
             "level": (logits[0], p.elasticity_spread),
             "draft": (np.log(p.draft_share), p.draft_spread),
             "overhead": (np.log(p.overhead_share), p.overhead_spread),
+            "growth": (_logit(p.growth), p.growth_spread),
             "tree": (np.log(p.tree_factor), p.tree_spread),
             "depth": (np.log(p.unknown_depth), p.unknown_depth_spread),
             "attention": (np.log(p.attention_share), p.attention_spread),
@@ -218,9 +220,11 @@ class RoundTime:
         if not depth.any():
             return self._get(theta, "step") + np.log(total, out=total)
 
+        power = 1.0 / (1.0 + np.exp(-self._get(theta, "growth")))
+
         def beside(name: str, tokens: Array) -> Array:
-            """A cost besides verification: exp(parameter) * sqrt(V(tokens))."""
-            return self._shape.exp_curve(elastic, tokens, 0.5, self._get(theta, name))
+            """A cost besides verification: exp(parameter) * V(tokens)**power."""
+            return self._shape.exp_curve(elastic, tokens, power, self._get(theta, name))
 
         extra = depth * beside("draft", cells.batch * cells.topk) + beside("overhead", cells.batch)
         total += np.where(depth > 0, extra, 0.0)
@@ -353,7 +357,9 @@ class _Shape:
             self.walk[:, octave] += keep * self.walk[:, octave - 1]
             self.offset[octave] = keep * self.offset[octave - 1] + mean
 
-    def exp_curve(self, elastic: Array, tokens: Array, power: float = 1.0, offset: Array | float = 0.0) -> Array:
+    def exp_curve(
+        self, elastic: Array, tokens: Array, power: Array | float = 1.0, offset: Array | float = 0.0
+    ) -> Array:
         """exp(offset) * (V(tokens) / V(1))**power, [n, N]; a number of tokens that comes often is computed once."""
         if tokens.ndim > 1:
             result: Array = np.exp(offset + power * self._curve(elastic, tokens))
@@ -372,6 +378,10 @@ class _Shape:
             part[..., self.known - 1] = np.minimum(part[..., self.known - 1], 1.0 - self._gap)
         result: Array = _LN2 * (elastic @ part.T if x.ndim == 1 else np.einsum("no,nio->ni", elastic, part))
         return result
+
+
+def _logit(share: float) -> float:
+    return float(np.log(share / (1.0 - share)))
 
 
 def _logits(elasticities: Sequence[float]) -> Array:

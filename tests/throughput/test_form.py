@@ -158,3 +158,26 @@ def test_advice_names_the_option_and_its_numbers():
     assert advice.reason.startswith("depth 5 gives 2.")
     with pytest.raises(InputError, match=r"options = \[\]: must hold at least one option"):
         model.advice([])
+
+
+@pytest.mark.parametrize("growth", [0.0, 1.0])
+def test_draft_steps_grow_with_the_batch_as_the_points_have_it(growth):
+    """A drafter that costs the same at every batch, and one that costs more as the verifier does."""
+
+    def measured(depth, batch):
+        verify = 10.0 * (batch * (depth + 1)) ** 0.4
+        return MeasuredPoint(
+            depth, None, batch=batch, step_ms=verify + (2.0 + 2.5 * depth if depth else 0.0) * batch ** (0.4 * growth)
+        )
+
+    points = [measured(d, b) for b in (1, 4, 16) for d in (0, 1, 5)]
+    model = calibrate(points)
+    for batch in (1, 16):
+        assert model.round_ms(3, batch).value == pytest.approx(measured(3, batch).step_ms, rel=0.02)
+    truth, answer = measured(3, 32), model.round_ms(3, 32)
+    assert answer.lo < truth.step_ms < answer.hi and answer.value == pytest.approx(truth.step_ms, rel=0.06)
+
+
+def test_what_grows_faster_than_the_verifier_is_no_prior():
+    with pytest.raises(InputError, match=r"prior.growth = 1.0: must be below 1"):
+        Prior(growth=1.0)
