@@ -69,6 +69,9 @@ def main(arguments: list[str]) -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
+    if not series:
+        print(f"{chosen.file}: holds no series with a baseline and accept lengths to predict from", file=sys.stderr)
+        return 2
     if chosen.leave_out is not None:
         return show_hold_out(series, max(2, chosen.leave_out))
     predictions = backtest(series)
@@ -189,8 +192,8 @@ def misses(rows: dict[str, Summary]) -> list[str]:
         out += [] if total.regret <= 0.02 else [f"regret {total.regret:.1%} above 2 %"]
     for name, row in rows.items():
         high = 1.0 if name in ("D", "one") else 0.95
-        if not 0.85 <= row.coverage <= high:
-            out.append(f"{NAMES[name]}: coverage {row.coverage:.1%} outside 85..{high:.0%}")
+        if not 0.85 <= round(row.coverage, 2) <= high:
+            out.append(f"{NAMES[name]}: coverage {row.coverage:.0%} outside 85..{high:.0%}")
         if name != "one" and round(row.median, 3) > round(row.rule_median, 3):
             out.append(f"{NAMES[name]}: worse than the simple rule")
     return out
