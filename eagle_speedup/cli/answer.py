@@ -182,7 +182,9 @@ def answer(
         bound=upper_bound(projection, rules.optimistic, baseline),
         baseline=baseline,
         best_depths=best,
-        verdict=verdict(projection, bracket=given.is_bracket, measured=measured),
+        verdict=verdict(
+            projection, bracket=given.is_bracket, measured=measured, inconsistent=calibration.model.inconsistent
+        ),
         limit=limit_of_depth(given),
         worth=worth,
         by_batch=batch_rows(given, calibration, batches, context_tokens, workload),

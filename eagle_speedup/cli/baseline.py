@@ -39,10 +39,10 @@ def plain_points(
     """The points without speculation at a context and of a workload.
 
     None is what the model takes it for (`ThroughputModel.conditions`). A point of unrecorded context matches None
-    alone, where the lowest is 0, and no context that is asked for by number.
+    alone, and no context that is asked for by number.
     """
     usual, workload = calibration.model.conditions(None, workload)
     plain = [p for p in calibration.points if p.depth == 0 and p.round_ms is not None and p.workload == workload]
     if context_tokens is None:
-        return tuple(p for p in plain if (p.context_tokens or 0.0) == usual)
+        return tuple(p for p in plain if p.context_tokens in (None, usual))
     return tuple(p for p in plain if p.context_tokens == context_tokens)

@@ -42,12 +42,14 @@ class Limit:
     """Upper end of ``accept_length``, at or above those of all depths."""
 
 
-def verdict(p: SpeedupProjection, *, bracket: bool, measured: bool) -> Verdict:
-    """Judge the interval of the speedup; without a measured point nothing is decided."""
+def verdict(p: SpeedupProjection, *, bracket: bool, measured: bool, inconsistent: str | None = None) -> Verdict:
+    """Judge the interval of the speedup; without a measured point, or by points that contradict, nothing is decided."""
     needs = f"accept length {figure(p.accept_length, bracket)} against a breakeven of {p.breakeven} at depth {p.depth}"
     ratio, whole = times(p.ratio, bracket), "bracket" if bracket else "interval"
     if not measured:
         return Verdict("unclear", f"{NOTHING_MEASURED}; the simulation alone says {needs}, a speedup of {ratio}")
+    if inconsistent is not None:
+        return Verdict("unclear", f"the calibration is inconsistent ({inconsistent}); by it, {needs}: speedup {ratio}")
     if p.ratio.lo > 1:
         return Verdict("go", f"{needs}: the whole {whole} of the speedup, {ratio}, lies above 1")
     if p.ratio.hi < 1:

@@ -17,8 +17,9 @@ WHAT_TO_MEASURE = (
     "eagle-speedup calibrate"
 )
 UNKNOWN_DEPTH = "no measured round has a known depth: how a round grows with depth is a prior"
-_FASTER_THAN_STEP = 0.95  # a round verifies a step's tokens and more; below this share of a step, the runs differ
+_FASTER_THAN_STEP = 0.98  # a round verifies a step's tokens and more; below this share of a step, the runs differ
 _BASELINE_SPREAD = 2.0  # a workload this much slower than another spends half of its time outside decoding
+_FEWER_IN_ALL = 0.8  # tokens per second of a larger batch over those of a smaller one: no cliff is as steep
 _OUTLIER = 0.10  # a residual below is none, whatever the noise
 _OUTLIER_OF_SCATTER = 0.08  # nor is one below this many times the scatter: the form fits no better there
 _CLIFF = 1.05  # a step that grows by more than its tokens, with room for noise
@@ -31,10 +32,17 @@ _RESTLESS = 2.5  # times the usual scatter
 def inconsistency(points: Sequence[MeasuredPoint]) -> str | None:
     """Why points contradict physics or each other; None where they do not.
 
-    Two rules. A round can't be shorter than a plain step of the same conditions (time outside decoding does not change
-    that). Baselines of one batch and context can't differ twofold between workloads if decoding is what was measured.
+    Three rules. A round can't be shorter than a plain step of the same conditions (time outside decoding does not
+    change that). Baselines of one batch and context can't differ twofold, between workloads or within one, if decoding
+    is what was measured. A larger batch does not give fewer tokens per second in all.
     """
-    plain = {(p.batch, p.context_tokens, p.workload): p.token_ms for p in points if p.depth == 0 and p.token_ms}
+    plain: dict[tuple[int, float | None, str | None], float] = {}
+    groups: dict[tuple[int, float | None], list[float]] = {}
+    for p in points:
+        if p.depth == 0 and p.token_ms:
+            key = p.batch, p.context_tokens, p.workload
+            plain[key] = min(p.token_ms, plain.get(key, math.inf))
+            groups.setdefault(key[:2], []).append(p.token_ms)
     worst, where = _FASTER_THAN_STEP, None
     for p in points:
         base = plain.get((p.batch, p.context_tokens, p.workload))
@@ -45,15 +53,29 @@ def inconsistency(points: Sequence[MeasuredPoint]) -> str | None:
     if where is not None:
         return (
             f"a round takes {worst:.2f} of a plain step at {_place(where)}, though it contains one: baseline of "
-            "another setup"
+            "another setup, or accept length without the bonus token"
         )
-    groups: dict[tuple[int, float | None], list[float]] = {}
-    for (batch, context, _), token_ms in plain.items():
-        groups.setdefault((batch, context), []).append(token_ms)
     for (batch, _), times in groups.items():
-        if max(times) > _BASELINE_SPREAD * min(times):
-            ratio = max(times) / min(times)
-            return f"baselines at batch {batch} differ {ratio:.1f}-fold between workloads: not decoding alone"
+        ratio = max(times) / min(times)
+        if ratio >= _BASELINE_SPREAD:
+            return f"baselines at batch {batch} differ {ratio:.1f}-fold: not decoding alone"
+    return _fewer_in_all(points)
+
+
+def _fewer_in_all(points: Sequence[MeasuredPoint]) -> str | None:
+    """Where a larger batch gives fewer tokens per second (accept lengths held), as figures of one user do."""
+    curves: dict[tuple[Any, ...], dict[int, float]] = {}
+    for p in points:
+        if p.depth is not None and p.total_tok_s and (p.depth == 0 or p.accept_length):
+            key = p.depth, p.topk, p.nodes, p.context_tokens, p.workload
+            rate = p.total_tok_s / (p.accept_length or 1.0)
+            found = curves.setdefault(key, {})
+            found[p.batch] = max(rate, found.get(p.batch, 0.0))
+    for (depth, *_), rates in curves.items():
+        for low, high in itertools.pairwise(sorted(rates)):
+            if rates[high] < _FEWER_IN_ALL * rates[low]:
+                share = f"{rates[high] / rates[low]:.2f} times the tok/s of batch {low} in all"
+                return f"batch {high} gives {share} at depth {depth}: if tok_s is that of one user, say per_user: true"
     return None
 
 
@@ -100,6 +122,11 @@ def fit_warnings(
         out.append(f"{ignored} point(s) without accept_length and step_ms were not used")
     if not usable:
         return (*out, "nothing was measured: every figure rests on a simulation and on beliefs; " + WHAT_TO_MEASURE)
+    contexts = [p.context_tokens for p in points if p.round_ms is not None]
+    known = [c for c in contexts if c is not None]
+    if known and len(known) < len(contexts):
+        what = f"context_tokens was recorded for {len(known)} of {len(contexts)} points"
+        out.append(f"{what}: the others are taken at the lowest, {min(known):g}; give it for all of them")
     if not any(p.depth == 0 for p in usable):
         out.append("no baseline (depth 0): the step time, speedup and breakeven come from the prior")
     if any(p.depth is None for p in usable):
@@ -156,6 +183,8 @@ def check_range(
     ):
         if value is not None and found and not min(found) <= value <= max(found):
             out.append(f"{name} {value:g} is outside the calibrated range {min(found):g}..{max(found):g}")
+    if context_tokens and points and not contexts:
+        out.append(f"context_tokens {context_tokens:g} was not measured: no point recorded its context")
     if contexts and context_tokens and batch <= max(p.batch for p in seen) and context_tokens <= max(contexts):
         together = max(p.batch for p in seen if (p.context_tokens or 0.0) >= context_tokens)
         if batch > together:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -21,7 +22,7 @@ from .rounds import Cells, RoundTime
 
 __all__ = ["ThroughputModel", "calibrate"]
 
-MODEL_VERSION = 6  # part of every fingerprint: another formula is another calibration
+MODEL_VERSION = 7  # part of every fingerprint: another formula is another calibration
 _N_DRAWS = 400
 _LARGEST = 10**9
 _ROUNDING = 1.0 + 1e-6  # an accept length averaged in single precision may exceed its limit by so much
@@ -47,7 +48,7 @@ def calibrate(points: Sequence[MeasuredPoint], *, prior: Prior | None = None) ->
     for i, point in enumerate(points):
         if not isinstance(point, MeasuredPoint):
             raise InputError(f"points[{i}]", point, "must be a MeasuredPoint")
-    usable = tuple(p for p in points if p.round_ms is not None)
+    usable = _in_one_context([p for p in points if p.round_ms is not None])
     if prior is not None and not isinstance(prior, Prior):
         raise InputError("prior", prior, "must be a Prior or null")
     prior = prior or Prior()
@@ -226,7 +227,7 @@ class ThroughputModel:
     def conditions(self, context_tokens: float | None = None, workload: str | None = None) -> tuple[float, str | None]:
         """Context and workload that a query means by None.
 
-        The lowest calibrated context, where an unrecorded one counts as 0; the workload whose baseline is fastest, so
+        The lowest calibrated context, 0 where none was recorded; the workload whose baseline is fastest, so
         the least outside decoding, unless there are points without one.
         """
         if workload is None and None not in self._form.workloads:
@@ -297,6 +298,15 @@ class ThroughputModel:
             tok_s=interval(per_second - token, scatter, sides, shape),
             speedup=interval(np.tile(base, shape[0]) - token, scatter, sides, shape),
         )
+
+
+def _in_one_context(points: Sequence[MeasuredPoint]) -> tuple[MeasuredPoint, ...]:
+    """Points of unrecorded context among others of a recorded one are taken at the lowest recorded one.
+
+    At 0 tokens, a baseline from a log and a round from a client of one and the same run would differ by the attention.
+    """
+    lowest = min((p.context_tokens for p in points if p.context_tokens is not None), default=None)
+    return tuple(replace(p, context_tokens=lowest) if p.context_tokens is None else p for p in points)
 
 
 def _fit(form: RoundTime, points: Sequence[MeasuredPoint], prior: Prior) -> Fit:

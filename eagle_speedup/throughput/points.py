@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
+from numbers import Integral
 from typing import Any
 
 from ..errors import InputError
@@ -11,6 +12,8 @@ from ..errors import InputError
 __all__ = ["MeasuredPoint", "check_nodes"]
 
 _GROSS = 2.0  # figures of one measurement that differ by more are not of one measurement
+_LEAST_DECODING = 0.01  # share of the wall clock: with less in decoding, the unit is not milliseconds
+_HEAVIEST = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class MeasuredPoint:
     A depth-0 point is decoding without speculation (the baseline). ``depth=None`` says that the depth was not recorded;
     the calibration then treats it as unknown. Give ``step_ms`` (the engine's own time per round) where it is known: it
     needs no accept length. At least one of ``tok_s`` and ``step_ms`` is required; a ``step_ms`` of more than twice the
-    time that ``tok_s`` leaves for a round is refused.
+    time that ``tok_s`` leaves for a round is refused, and so is one of less than a hundredth.
 
     >>> MeasuredPoint(depth=3, tok_s=122.0, accept_length=2.278).round_ms
     18.672131147540984
@@ -56,8 +59,13 @@ class MeasuredPoint:
         _whole("batch", self.batch, 1)
         _whole("topk", self.topk, 1)
         _whole("num_draft_tokens", self.num_draft_tokens, 1, optional=True)
+        for name in ("depth", "batch", "topk", "num_draft_tokens"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, int(getattr(self, name)))  # numpy's do not go into JSON
         for name in ("tok_s", "step_ms", "weight"):
             _positive(name, getattr(self, name))
+        if self.weight is not None and self.weight > _HEAVIEST:
+            raise InputError("weight", self.weight, f"must be at most {_HEAVIEST:g}")
         if self.tok_s is None and self.step_ms is None:
             raise InputError("tok_s", None, "must be given unless step_ms is")
         _number("context_tokens", self.context_tokens, 0.0, "must be a number >= 0 or null")
@@ -87,7 +95,7 @@ class MeasuredPoint:
     def _check_times(self) -> None:
         """The engine's own time of a round fits into what ``tok_s`` leaves for one.
 
-        The other way round they may differ by any factor: ``tok_s`` of the wall clock holds prefill and queueing too.
+        The other way round they may differ by much: ``tok_s`` of the wall clock holds prefill and queueing too.
         """
         if self.step_ms is None or self.token_ms is None:
             return
@@ -96,6 +104,10 @@ class MeasuredPoint:
             what = "accept length" if self.accept_length is not None else "at most"
             said = f"tok_s = {self.tok_s:g}{' per user' if self.per_user else ''} at batch {self.batch}"
             rule = f"contradicts {said}, which leaves {self.token_ms * most:.3g} ms for a round of {what} {most:.3g}"
+            raise InputError("step_ms", self.step_ms, rule)
+        if self.step_ms < _LEAST_DECODING * self.token_ms * (self.accept_length or 1.0):
+            share = self.step_ms / (self.token_ms * (self.accept_length or 1.0))
+            rule = f"must be milliseconds: it is {share:.1%} of the time that tok_s = {self.tok_s:g} says"
             raise InputError("step_ms", self.step_ms, rule)
 
     @property
@@ -145,6 +157,8 @@ def check_nodes(depth: int | None, topk: int, num_draft_tokens: int | None) -> N
 
     For a chain it is redundant, and some engines leave the root out.
     """
+    if depth == 0 and topk > 1:
+        raise InputError("topk", topk, "must be 1 at depth 0 (no speculation)")
     if topk > 1 and num_draft_tokens is None:
         raise InputError("num_draft_tokens", None, "must be given for a tree (topk > 1)")
     if depth is None or num_draft_tokens is None or (depth == 0 and topk == 1):
@@ -159,9 +173,9 @@ def check_nodes(depth: int | None, topk: int, num_draft_tokens: int | None) -> N
 def _whole(name: str, value: object, least: int, *, optional: bool = False) -> None:
     if value is None and optional:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise InputError(name, value, f"must be a whole number >= {least}{' or null' if optional else ''}")
-    if value > 10**9:
+    if int(value) > 10**9:
         raise InputError(name, value, "must be at most 1e9")
 
 

@@ -137,6 +137,16 @@ def test_a_simulation_is_not_called_calibrated_and_decides_nothing(cli, tmp_path
     assert "nothing was measured" in cli("export", *words[1:])[2]
 
 
+def test_a_calibration_that_contradicts_itself_decides_nothing(cli, tmp_path):
+    path = tmp_path / "c.yaml"
+    rates = "[{depth: 0, batch: 8, tok_s: 45, per_user: true}, {depth: 3, batch: 8, tok_s: 990, accept_length: 2.278}]"
+    path.write_text(f"name: c\npoints: {rates}\n")
+    data = cli.json("estimate", "--full-acc", ".9,.8,.7", "-c", str(path), "--batch", "8")
+    assert data["calibrated"]["ratio"]["lo"] > 1  # which would be a go
+    assert data["verdict"]["decision"] == "unclear"
+    assert data["verdict"]["reason"].startswith("the calibration is inconsistent (a round takes 0.83 of a plain step")
+
+
 def test_headline_is_the_calibrated_figure(cli):
     out = cli.text(*ASK)
     panel = out[out.index("╭") : out.index("╰")]

@@ -148,7 +148,9 @@ def test_contexts_trees_and_workloads_that_were_not_measured_are_named():
     (warning,) = [w for w in model.advice([Option(3, 2.5, 2, 4)], 1, 0.0).warnings if "tree" in w]
     assert warning == "no tree was measured, only chains"
     unknown = calibrate([MeasuredPoint(0, 90.0), MeasuredPoint(3, 120.0, accept_length=2.3)])
-    assert unknown.range_warnings(3, 1, 4096) == ()  # where no point recorded its context there is no range
+    assert unknown.range_warnings(3, 1) == ()
+    said = "context_tokens 4096 was not measured: no point recorded its context"
+    assert unknown.range_warnings(3, 1, 4096) == (said,)
 
 
 def test_a_batch_and_a_context_never_measured_together_are_named_and_uncertain():

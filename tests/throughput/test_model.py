@@ -225,3 +225,32 @@ def test_any_points_give_positive_ordered_monotone_answers(points, random):
         assert 0 < answer.lo <= answer.value <= answer.hi < np.inf
     # At depths that were not measured; a measured one may deviate by its own scatter, as far as points contradict.
     assert model.round_ms(16).value > model.round_ms(9).value > model.step_ms().value
+
+
+def test_an_unrecorded_context_among_recorded_ones_is_taken_at_the_lowest():
+    """vLLM's log holds no context, its client's result does: of one run they must not differ by the attention."""
+    mixed = calibrate([MeasuredPoint(0, 92.4), MeasuredPoint(3, 122.0, 2.278, context_tokens=16000)])
+    whole = calibrate([MeasuredPoint(0, 92.4, context_tokens=16000), *mixed.points[1:]])
+    assert mixed.speedup(2.278, 3) == whole.speedup(2.278, 3)
+    assert mixed.speedup(2.278, 3).value == pytest.approx(122 / 92.4, rel=0.03)
+    said = "context_tokens was recorded for 1 of 2 points: the others are taken at the lowest, 16000"
+    assert [w for w in mixed.warnings if w.startswith(said)] and "context" not in " ".join(whole.warnings)
+
+
+HINT = "if tok_s is that of one user, say per_user: true"
+
+
+def test_figures_of_one_user_taken_for_totals_are_a_contradiction():
+    rates = {1: (92.0, 122.0), 8: (45.0, 61.0)}
+
+    def node(**how):
+        return calibrate(
+            [
+                MeasuredPoint(d, rates[b][i], al, b, **how)
+                for b in rates
+                for i, (d, al) in enumerate([(0, None), (3, 2.278)])
+            ]
+        )
+
+    assert node().inconsistent == "batch 8 gives 0.50 times the tok/s of batch 1 in all at depth 3: " + HINT
+    assert node(per_user=True).inconsistent is None

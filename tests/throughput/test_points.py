@@ -1,7 +1,10 @@
 """MeasuredPoint: derived times and refusals."""
 
+import json
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 
 from eagle_speedup.errors import InputError
@@ -45,6 +48,12 @@ def test_step_ms_wins_over_tok_s():
         ({"accept_length": 0.5}, "accept_length = 0.5: must be a number >= 1 (bonus token included) or null"),
         ({"accept_length": 4.5}, "accept_length = 4.5: must be at most depth + 1 = 4"),
         ({"depth": 0, "accept_length": 2.0}, "accept_length = 2.0: must be 1 or null at depth 0 (no speculation)"),
+        ({"depth": 0, "topk": 4, "num_draft_tokens": 8}, "topk = 4: must be 1 at depth 0 (no speculation)"),
+        ({"weight": 1e16}, "weight = 1e+16: must be at most 1e+06"),
+        (
+            {"tok_s": 122.0, "accept_length": 2.278, "step_ms": 0.0187},
+            "step_ms = 0.0187: must be milliseconds: it is 0.1% of the time that tok_s = 122 says",
+        ),
         ({"topk": 2}, "num_draft_tokens = None: must be given for a tree (topk > 1)"),
         ({"topk": 2, "num_draft_tokens": 3}, "num_draft_tokens = 3: must be at least depth + 1 = 4 for a tree"),
         (
@@ -89,3 +98,10 @@ def test_a_round_may_be_shorter_than_the_wall_clock_says():
     assert MeasuredPoint(3, 110.0, accept_length=2.3, step_ms=38.0).round_ms == 38.0  # 1.8 times: rounding, other runs
     assert MeasuredPoint(3, 20.0, accept_length=2.3, step_ms=12.0).round_ms == 12.0  # tok_s with long prefills in it
     assert MeasuredPoint(None, 110.0, step_ms=500.0).round_ms == 500.0  # nothing says how long a round's text is
+
+
+def test_numpy_s_whole_numbers_are_whole_numbers():
+    whole: list[Any] = [np.int64(3), np.int32(8)]
+    point = MeasuredPoint(whole[0], 122.0, 2.278, whole[1])
+    assert point == MeasuredPoint(3, 122.0, 2.278, 8)
+    assert json.loads(json.dumps(point.as_dict())) == point.as_dict()

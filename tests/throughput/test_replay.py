@@ -151,9 +151,12 @@ def test_contradictions_are_named():
     # SpecForge docs/spec_bundle, Llama-4-Scout on financeqa, batch 8: AL 2.1 at 1000 tok/s over a baseline of 288.9
     impossible = calibrate([MeasuredPoint(0, 500.0, batch=8), MeasuredPoint(3, 2000.0, 2.0, 8)])
     assert impossible.inconsistent == (
-        "a round takes 0.50 of a plain step at depth 3, batch 8, though it contains one: baseline of another setup"
+        "a round takes 0.50 of a plain step at depth 3, batch 8, though it contains one: baseline of another setup, "
+        "or accept length without the bonus token"
     )
     assert impossible.warnings[0] == f"inconsistent: {impossible.inconsistent}"
     apart = calibrate([MeasuredPoint(0, 631.9, batch=8, workload="a"), MeasuredPoint(0, 288.9, batch=8, workload="b")])
-    assert apart.inconsistent == "baselines at batch 8 differ 2.2-fold between workloads: not decoding alone"
+    assert apart.inconsistent == "baselines at batch 8 differ 2.2-fold: not decoding alone"
+    twice = calibrate([MeasuredPoint(0, 90.0), MeasuredPoint(0, 180.0), MeasuredPoint(3, 230.0, 2.3)])
+    assert twice.inconsistent == "baselines at batch 1 differ 2.0-fold: not decoding alone"
     assert slow_node().inconsistent is None
