@@ -182,9 +182,7 @@ def answer(
         bound=upper_bound(projection, rules.optimistic, baseline),
         baseline=baseline,
         best_depths=best,
-        verdict=verdict(
-            projection, bracket=given.is_bracket, measured=measured, inconsistent=calibration.model.inconsistent
-        ),
+        verdict=verdict(projection, calibration, bracket=given.is_bracket),
         limit=limit_of_depth(given),
         worth=worth,
         by_batch=batch_rows(given, calibration, batches, context_tokens, workload),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..estimate import Estimate
 from ..projection import SpeedupProjection
 from ..projection.speedup import DepthProjection
+from ..throughput import Calibration
 from .inputs import Given
 from .what_if import BestDepths, PointWorth
 from .wording import figure, times
@@ -42,14 +43,14 @@ class Limit:
     """Upper end of ``accept_length``, at or above those of all depths."""
 
 
-def verdict(p: SpeedupProjection, *, bracket: bool, measured: bool, inconsistent: str | None = None) -> Verdict:
+def verdict(p: SpeedupProjection, calibration: Calibration, *, bracket: bool) -> Verdict:
     """Judge the interval of the speedup; without a measured point, or by points that contradict, nothing is decided."""
     needs = f"accept length {figure(p.accept_length, bracket)} against a breakeven of {p.breakeven} at depth {p.depth}"
     ratio, whole = times(p.ratio, bracket), "bracket" if bracket else "interval"
-    if not measured:
+    if not calibration.is_measured:
         return Verdict("unclear", f"{NOTHING_MEASURED}; the simulation alone says {needs}, a speedup of {ratio}")
-    if inconsistent is not None:
-        return Verdict("unclear", f"the calibration is inconsistent ({inconsistent}); by it, {needs}: speedup {ratio}")
+    if (why := calibration.model.inconsistent) is not None:
+        return Verdict("unclear", f"the calibration is inconsistent ({why}); by it, {needs}: speedup {ratio}")
     if p.ratio.lo > 1:
         return Verdict("go", f"{needs}: the whole {whole} of the speedup, {ratio}, lies above 1")
     if p.ratio.hi < 1:

@@ -48,7 +48,10 @@ class Prior:
     attention_batch_spread: float = 0.8
     """Spread of ``attention_batch``."""
     outside_share: float = 0.008
-    """Time per token outside decoding at batch 1."""
+    """Time per token outside decoding at batch 1, of a data set or traffic that is named."""
+    outside_unnamed: float = 0.0016
+    """The same where no point names its workload: such figures are of steady decoding, as a log or a decode benchmark
+    shows it. A larger share would pass the bend of a mixture of experts over the batch for time outside."""
     outside_spread: float = 1.0
     """Spread of ``outside_share``, over nodes and again over the workloads of a node."""
     outside_crowding: float = 0.8

@@ -130,7 +130,7 @@ class RoundTime:
             "attention": (np.log(p.attention_share), p.attention_spread),
             "attention_batch": (np.log(p.attention_batch), p.attention_batch_spread),
             "attention_nodes": (1.0, 1.0),
-            "outside": (np.log(p.outside_share), p.outside_spread),
+            "outside": (np.log(p.outside_share if any(self.workloads) else p.outside_unnamed), p.outside_spread),
         }
         by_family = {"walk": p.elasticity_walk, "outside": p.outside_spread, "workload": p.workload_spread}
         mean, spread = np.zeros(self.size), np.ones(self.size)

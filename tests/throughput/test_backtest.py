@@ -87,7 +87,7 @@ def test_simple_rule_by_hand(series):
     # c = 1.25, 1.5, 1.75 at depths 2, 4, 6: affine, so interpolation is exact
     assert predictions["B", "one", 4].rule == pytest.approx(160.0, rel=1e-6)
     assert predictions["B", "one", 6].rule == pytest.approx(148.5714, rel=1e-6)
-    assert predictions["A", "two", 2].value == pytest.approx(129.6, rel=0.08)  # a noisy baseline at batch 1
+    assert predictions["A", "two", 2].value == pytest.approx(129.6, rel=0.06)
 
 
 def test_summary_by_hand(series):
@@ -156,7 +156,7 @@ def test_goals_on_shipped_series(name, protocol, median, p90):
     summary = summarise(backtest(series_of(load_calibration(name)), (protocol,)))
     assert summary.median <= median
     assert summary.p90 <= p90
-    assert summary.coverage >= 0.7  # of one model; over all of them the goals hold
+    assert summary.coverage >= 0.75  # of one model; over all of them the goals hold
     assert math.isnan(summary.regret) or summary.regret <= 0.02
 
 
