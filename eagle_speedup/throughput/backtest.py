@@ -99,7 +99,7 @@ class Prediction:
     fold: int
     """Predictions of one fold come from one calibration."""
     flagged: bool
-    """Whether the tool itself called the calibration inconsistent."""
+    """Whether the tool calls the node's points inconsistent, all of them and not those of the calibration alone."""
 
     @property
     def truth(self) -> float:

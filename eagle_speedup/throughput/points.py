@@ -48,7 +48,7 @@ class MeasuredPoint:
     step_ms: float | None = None
     """Milliseconds of one engine step (depth 0) or round (depth > 0), decode only."""
     workload: str | None = None
-    """Data set or traffic the point belongs to."""
+    """Data set or traffic the point belongs to: its totals may hold prefill. None: taken for steady decoding."""
     source: str | None = None
     """Where the figure was read."""
     weight: float | None = None
