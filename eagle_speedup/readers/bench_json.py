@@ -17,7 +17,15 @@ from typing import Any
 
 from ..errors import InputError
 from ..throughput import MeasuredPoint
-from .bench_load import accept_length, agreed_batch, check_token_time, positive, served_batch, total_tok_s
+from .bench_load import (
+    accept_length,
+    agreed_batch,
+    check_token_time,
+    counted_tok_s,
+    positive,
+    served_batch,
+    total_tok_s,
+)
 from .lines import TextPieces, fault_of
 from .reading import Contradiction, Hints, Reading
 
@@ -28,6 +36,7 @@ _SCALAR = re.compile(rb'"([A-Za-z_0-9]{1,60})"\s*:\s*(-?\d+(?:\.\d+)?(?:[eE][-+]
 _MARK = re.compile(rb'\n(?=\{)|"benchmarks"\s*:\s*\[|' + _SCALAR.pattern)
 _MAX_BROKEN = 1000  # documents that can not be parsed, each of which may be read to its end before that shows
 _LONGEST = 256  # bytes that a scalar and its key take at most
+_WHOLE = 0.02  # a depth that is off a whole number by more was not one depth
 _KNOWN = frozenset(
     [
         "accept_length",
@@ -115,11 +124,15 @@ def _serving(result: Mapping[str, Any], hints: Hints, notes: list[str]) -> Measu
     tpot, total = positive(result, "mean_tpot_ms"), total_tok_s(result)
     if tpot is None and total is None:
         return None
-    check_token_time("mean_tpot_ms", tpot, 1, total, "output_throughput")  # the batch itself rests on it
+    wall = total or counted_tok_s(result)
+    check_token_time("mean_tpot_ms", tpot, 1, wall, "output_throughput")  # the batch itself rests on it
     batch = served_batch(result, hints.batch, tpot, notes)
     length = accept_length(result, notes)
     drafts, drafted = positive(result, "spec_decode_num_drafts"), positive(result, "spec_decode_draft_tokens")
     drawn = round(drafted / drafts) if drafts and drafted else None
+    if drafts and drafted and drawn is not None and abs(drafted / drafts - drawn) > _WHOLE:
+        rule = f"are {drafted / drafts:.3g} for each of {drafts:g} rounds: the depth varied"
+        raise InputError("spec_decode_draft_tokens", drafted, rule)
     if hints.depth and result.get("spec_decode_num_drafts") == 0:
         raise Contradiction("depth", hints.depth, "that no drafts were made")
     if tpot is None:

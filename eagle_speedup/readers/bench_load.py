@@ -8,7 +8,15 @@ from typing import Any
 from ..errors import InputError
 from .reading import Contradiction
 
-__all__ = ["accept_length", "agreed_batch", "check_token_time", "positive", "served_batch", "total_tok_s"]
+__all__ = [
+    "accept_length",
+    "agreed_batch",
+    "check_token_time",
+    "counted_tok_s",
+    "positive",
+    "served_batch",
+    "total_tok_s",
+]
 
 _GROSS = 2.0  # time outside decoding and the ends of a run explain less than this
 _ABSURD = 10.0  # decoding all requests at once is faster than the wall clock shows, but not by this much
@@ -35,6 +43,12 @@ def total_tok_s(result: Mapping[str, Any]) -> float | None:
         rule = f"contradicts its {tokens:g} output tokens in {duration:g} s, which are {tokens / duration:.4g} tok/s"
         raise InputError("output_throughput", printed, rule)
     return printed
+
+
+def counted_tok_s(result: Mapping[str, Any]) -> float | None:
+    """Output tokens over the duration of the run; None where either is missing."""
+    tokens, duration = positive(result, "total_output_tokens"), positive(result, "duration")
+    return tokens / duration if tokens and duration else None
 
 
 def check_token_time(field: str, tpot_ms: float | None, batch: int, total: float | None, beside: str) -> None:

@@ -12,7 +12,7 @@ from .reading import Hints
 
 __all__ = ["Interval", "Intervals"]
 
-_UNEVEN = 0.15  # standard deviation of the intervals' tok/s over their mean, from which on a note says so
+_UNEVEN = 0.15  # standard deviation over mean of the intervals' rounds per second, from which on a note says so
 _SHORT_CONTEXT = 4096.0  # below it, context hardly moves a round; above, one group per doubling
 
 
@@ -41,10 +41,10 @@ class _Sums:
     seconds: float = 0.0
     rounds: float = 0.0
     context: float = 0.0
-    mean_tok_s: float = 0.0
-    """Of the intervals, each counted alike."""
+    mean_pace: float = 0.0
+    """Rounds per second of the intervals, each counted alike: tokens vary with what is accepted, too."""
     squares: float = 0.0
-    """Sum of the squared distances of the intervals' tok/s from that mean."""
+    """Sum of the squared distances of the intervals' paces from that mean."""
 
     def add(self, interval: Interval) -> None:
         self.count += 1
@@ -52,15 +52,15 @@ class _Sums:
         self.seconds += interval.seconds
         self.rounds += interval.rounds
         self.context += interval.context_tokens or 0.0
-        tok_s = interval.tokens / interval.seconds
-        off = tok_s - self.mean_tok_s
-        self.mean_tok_s += off / self.count
-        self.squares += off * (tok_s - self.mean_tok_s)
+        pace = interval.rounds / interval.seconds
+        off = pace - self.mean_pace
+        self.mean_pace += off / self.count
+        self.squares += off * (pace - self.mean_pace)
 
     @property
     def variation(self) -> float:
-        """Standard deviation of the intervals' tok/s over their mean; 0 where there is but one."""
-        return math.sqrt(self.squares / (self.count - 1)) / self.mean_tok_s if self.count > 1 else 0.0
+        """Standard deviation of the intervals' paces over their mean; 0 where there is but one."""
+        return math.sqrt(self.squares / (self.count - 1)) / self.mean_pace if self.count > 1 else 0.0
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class Intervals:
             return ()
         variation, batch, count = uneven[-1]
         others = f"; {len(uneven) - 1} more vary by {100 * _UNEVEN:.0f} % or more" if len(uneven) > 1 else ""
-        what = f"tok/s of the {count} intervals at batch {batch} varies by {100 * variation:.0f} %"
+        what = f"rounds per second of the {count} intervals at batch {batch} vary by {100 * variation:.0f} %"
         return (f"{what} (standard deviation over mean): is it steady?{others}",)
 
 

@@ -323,3 +323,16 @@ def test_other_encodings(tmp_path, encoding):
     path = tmp_path / "r.json"
     path.write_text(json.dumps(VLLM), encoding=encoding)
     assert read_measurements(path).points[0].total_tok_s == 250.0
+
+
+def test_seconds_taken_for_milliseconds_show_in_the_tokens_and_the_duration(read):
+    run = {**VLLM, "mean_tpot_ms": 0.018, "total_output_tokens": 40_000, "duration": 100.0}
+    run.pop("output_throughput", None)
+    (reason,) = read(run).dropped
+    assert reason.startswith("mean_tpot_ms = 0.018: would be 55,556 tok/s at batch 1, more than 10 times")
+
+
+def test_a_depth_that_varied_is_no_depth(read):
+    run = {**VLLM, "spec_decode_num_drafts": 16_000, "spec_decode_draft_tokens": 40_000}
+    (reason,) = read(run).dropped
+    assert reason == "spec_decode_draft_tokens = 40000.0: are 2.5 for each of 16000 rounds: the depth varied"

@@ -46,7 +46,7 @@ class TestSglang:
         (point,) = reading.points
         assert point.accept_length == 2.5  # as many rounds in either
         assert point.tok_s == pytest.approx(5 / (2 / 100 + 3 / 150), abs=1e-3)
-        assert reading.notes[-1].startswith("tok/s of the 2 intervals at batch 1 varies by 28 %")
+        assert not any("steady" in note for note in reading.notes)  # tokens vary with what is accepted, rounds do not
 
     def test_changes_of_load_and_ranks(self):
         tp1 = "[2025-01-02 03:04:05 TP1] "

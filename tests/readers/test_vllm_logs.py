@@ -28,14 +28,14 @@ class TestVllm:
     def test_intervals_of_one_load_that_differ_wildly_are_said(self):
         lines = [stats(10 * i, 122.0 if i % 2 else 70.0, 1) for i in range(6)]
         reading = vllm(*lines)
-        note = "tok/s of the 5 intervals at batch 1 varies by 28 % (standard deviation over mean): is it steady?"
-        assert reading.notes[-1] == note and reading.points[0].tok_s == 101.2
+        note = "rounds per second of the 5 intervals at batch 1 vary by 28 % (standard deviation over mean)"
+        assert reading.notes[-1] == f"{note}: is it steady?" and reading.points[0].tok_s == 101.2
         calm = vllm(*[stats(10 * i, 104.0 if i % 2 else 96.0, 1) for i in range(6)])
-        assert not any("varies" in n for n in calm.notes)
+        assert not any("steady" in n for n in calm.notes)
 
     def test_only_the_least_steady_load_is_told_in_full(self):
         lines = [stats(10 * i, (80.0 if i % 2 else 70.0) * (1 if i < 3 else 1 + i % 2), i // 3 + 1) for i in range(6)]
-        assert not any("varies" in n for n in vllm(*lines[:3]).notes)
+        assert not any("steady" in n for n in vllm(*lines[:3]).notes)
         lines[1] = stats(10, 120.0, 1)
         assert vllm(*lines).notes[-1].endswith("is it steady?; 1 more vary by 15 % or more")
 
