@@ -19,9 +19,10 @@ WHAT_TO_MEASURE = (
 UNKNOWN_DEPTH = "no measured round has a known depth: how a round grows with depth is a prior"
 _FASTER_THAN_STEP = 0.98  # a round verifies a step's tokens and more; below this share of a step, the runs differ
 _BASELINE_SPREAD = 2.0  # a workload this much slower than another spends half of its time outside decoding
-_FEWER_IN_ALL = 0.8  # tokens per second of a larger batch over those of a smaller one: no cliff is as steep
+_FEWER_IN_ALL = 0.6  # tokens per second of a larger batch over those of a smaller one: no cliff is as steep
 _OUTLIER = 0.10  # a residual below is none, whatever the noise
 _OUTLIER_OF_SCATTER = 0.08  # nor is one below this many times the scatter: the form fits no better there
+_DECODING = 0.85  # share of the wall clock, below which a projection of decoding alone is far from tok_s
 _CLIFF = 1.05  # a step that grows by more than its tokens, with room for noise
 _CLIFF_OF_ROUNDS = 1.15
 _FALLS = 0.95  # time that falls by more over more tokens is no noise
@@ -122,6 +123,12 @@ def fit_warnings(
         out.append(f"{ignored} point(s) without accept_length and step_ms were not used")
     if not usable:
         return (*out, "nothing was measured: every figure rests on a simulation and on beliefs; " + WHAT_TO_MEASURE)
+    shares = [p.step_ms / (p.token_ms * (p.accept_length or 1.0)) for p in usable if p.step_ms and p.token_ms]
+    if shares and min(shares) < _DECODING:
+        out.append(
+            f"decoding takes {min(shares):.0%} of the time that tok_s says (step_ms beside it), and only decoding is "
+            "projected: leave step_ms out where the wall clock is wanted"
+        )
     contexts = [p.context_tokens for p in points if p.round_ms is not None]
     known = [c for c in contexts if c is not None]
     if known and len(known) < len(contexts):

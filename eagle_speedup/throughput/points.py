@@ -14,6 +14,7 @@ __all__ = ["MeasuredPoint", "check_nodes"]
 _GROSS = 2.0  # figures of one measurement that differ by more are not of one measurement
 _LEAST_DECODING = 0.01  # share of the wall clock: with less in decoding, the unit is not milliseconds
 _HEAVIEST = 1e6
+_SHORTEST_MS = 0.05  # an engine step launches more kernels than fit into less
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +94,12 @@ class MeasuredPoint:
         check_nodes(self.depth, self.topk, self.num_draft_tokens)
 
     def _check_times(self) -> None:
-        """The engine's own time of a round fits into what ``tok_s`` leaves for one.
+        """The engine's own time of a round is one, and fits into what ``tok_s`` leaves for it.
 
         The other way round they may differ by much: ``tok_s`` of the wall clock holds prefill and queueing too.
         """
+        if self.step_ms is not None and self.step_ms < _SHORTEST_MS:
+            raise InputError("step_ms", self.step_ms, f"must be milliseconds, at least {_SHORTEST_MS:g}")
         if self.step_ms is None or self.token_ms is None:
             return
         most = self.accept_length if self.accept_length is not None else None if self.depth is None else self.depth + 1

@@ -254,3 +254,11 @@ def test_figures_of_one_user_taken_for_totals_are_a_contradiction():
 
     assert node().inconsistent == "batch 8 gives 0.50 times the tok/s of batch 1 in all at depth 3: " + HINT
     assert node(per_user=True).inconsistent is None
+
+
+def test_a_wall_clock_beside_the_engine_s_own_time_is_told_to_be_left_out():
+    points = [MeasuredPoint(0, 30.0, step_ms=10.8), MeasuredPoint(3, 37.0, 2.3, step_ms=18.7)]
+    (warning,) = [w for w in calibrate(points).warnings if "decoding" in w]
+    assert warning.startswith("decoding takes 30% of the time that tok_s says")  # 18.7 of 2.3 * 1000 / 37 = 62.2 ms
+    near = [MeasuredPoint(0, 90.0, step_ms=10.8), MeasuredPoint(3, 120.0, 2.3, step_ms=18.7)]
+    assert not [w for w in calibrate(near).warnings if "decoding" in w]

@@ -52,7 +52,11 @@ def test_step_ms_wins_over_tok_s():
         ({"weight": 1e16}, "weight = 1e+16: must be at most 1e+06"),
         (
             {"tok_s": 122.0, "accept_length": 2.278, "step_ms": 0.0187},
-            "step_ms = 0.0187: must be milliseconds: it is 0.1% of the time that tok_s = 122 says",
+            "step_ms = 0.0187: must be milliseconds, at least 0.05",
+        ),
+        (
+            {"tok_s": 1.22, "accept_length": 2.278, "step_ms": 18.0},
+            "step_ms = 18.0: must be milliseconds: it is 1.0% of the time that tok_s = 1.22 says",
         ),
         ({"topk": 2}, "num_draft_tokens = None: must be given for a tree (topk > 1)"),
         ({"topk": 2, "num_draft_tokens": 3}, "num_draft_tokens = 3: must be at least depth + 1 = 4 for a tree"),
