@@ -129,9 +129,10 @@ def _serving(result: Mapping[str, Any], hints: Hints, notes: list[str]) -> Measu
     batch = served_batch(result, hints.batch, tpot, notes)
     length = accept_length(result, notes)
     drafts, drafted = positive(result, "spec_decode_num_drafts"), positive(result, "spec_decode_draft_tokens")
-    drawn = round(drafted / drafts) if drafts and drafted else None
-    if drafts and drafted and drawn is not None and abs(drafted / drafts - drawn) > _WHOLE:
-        rule = f"are {drafted / drafts:.3g} for each of {drafts:g} rounds: the depth varied"
+    depth = drafted / drafts if drafts and drafted else None
+    drawn = None if depth is None else round(depth)
+    if depth is not None and abs(depth - round(depth)) > _WHOLE:
+        rule = f"are {depth:.3g} for each of {drafts:g} rounds: the depth varied"
         raise InputError("spec_decode_draft_tokens", drafted, rule)
     if hints.depth and result.get("spec_decode_num_drafts") == 0:
         raise Contradiction("depth", hints.depth, "that no drafts were made")

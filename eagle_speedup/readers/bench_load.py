@@ -37,10 +37,10 @@ def total_tok_s(result: Mapping[str, Any]) -> float | None:
     Raises:
         InputError: it differs grossly from the tokens and the duration beside it.
     """
-    printed = positive(result, "output_throughput")
-    tokens, duration = positive(result, "total_output_tokens"), positive(result, "duration")
-    if printed and tokens and duration and not 1 / _GROSS <= tokens / duration / printed <= _GROSS:
-        rule = f"contradicts its {tokens:g} output tokens in {duration:g} s, which are {tokens / duration:.4g} tok/s"
+    printed, counted = positive(result, "output_throughput"), counted_tok_s(result)
+    if printed and counted and not 1 / _GROSS <= counted / printed <= _GROSS:
+        tokens, duration = result["total_output_tokens"], result["duration"]
+        rule = f"contradicts its {tokens:g} output tokens in {duration:g} s, which are {counted:.4g} tok/s"
         raise InputError("output_throughput", printed, rule)
     return printed
 
