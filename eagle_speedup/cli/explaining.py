@@ -127,17 +127,17 @@ def _differing(calibration: Calibration, node: str | None, verifier: str | None)
         f"{field} = {given!r}: the calibration {calibration.name!r} was measured with {recorded!r}, so the floors and "
         "the calibrated times may be of different ones"
         for field, given, recorded in named
-        if given is not None and recorded is not None and not _same(calibration, field, given, recorded)
+        if given is not None and recorded is not None and not _same(calibration, field, given)
     ]
 
 
-def _same(calibration: Calibration, field: str, given: str, recorded: str) -> bool:
-    """Whether two names mean one specification: a file may hold a copy of a shipped one."""
-    if given == recorded:
+def _same(calibration: Calibration, field: str, given: str) -> bool:
+    """Whether a name means the specification that is recorded: a file may hold a copy of a shipped one."""
+    if given == getattr(calibration, field):
         return True
     load: Callable[[str | Path], object] = load_node if field == "node" else load_verifier
     try:
-        return load(given) == load(calibration.file_of(recorded) or recorded)
+        return load(given) == load(_configuration(calibration, field))
     except InputError:
         return False  # what the calibration records is free text, or a file that is not here
 

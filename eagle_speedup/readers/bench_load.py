@@ -71,8 +71,8 @@ def accept_length(result: Mapping[str, Any], notes: list[str]) -> float | None:
 
     ``notes`` gets both figures where they differ.
     """
-    field = next((f for f in ("spec_decode_acceptance_length", "accept_length") if positive(result, f)), None)
-    printed = None if field is None else positive(result, field)
+    names = ("spec_decode_acceptance_length", "accept_length")
+    field, printed = next(((n, value) for n in names if (value := positive(result, n))), (names[0], None))
     drafts, accepted = positive(result, "spec_decode_num_drafts"), result.get("spec_decode_accepted_tokens")
     none_accepted = accepted == 0 and not isinstance(accepted, bool)
     accepted = 0.0 if none_accepted else positive(result, "spec_decode_accepted_tokens")

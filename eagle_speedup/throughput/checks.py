@@ -123,7 +123,7 @@ def fit_warnings(
         out.append(f"{ignored} point(s) without accept_length and step_ms were not used")
     if not usable:
         return (*out, "nothing was measured: every figure rests on a simulation and on beliefs; " + WHAT_TO_MEASURE)
-    shares = [p.step_ms / (p.token_ms * (p.accept_length or 1.0)) for p in usable if p.step_ms and p.token_ms]
+    shares = [share for p in usable if (share := p.decoding_share) is not None]
     if shares and min(shares) < _DECODING:
         out.append(
             f"decoding takes {min(shares):.0%} of the time that tok_s says (step_ms beside it), and only decoding is "

@@ -56,13 +56,10 @@ class MeasuredPoint:
     """Trust relative to an ordinary point (1.0): a point of weight 4 counts as four."""
 
     def __post_init__(self) -> None:
-        _whole("depth", self.depth, 0, optional=True)
-        _whole("batch", self.batch, 1)
-        _whole("topk", self.topk, 1)
-        _whole("num_draft_tokens", self.num_draft_tokens, 1, optional=True)
-        for name in ("depth", "batch", "topk", "num_draft_tokens"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, int(getattr(self, name)))  # numpy's do not go into JSON
+        for name, least in (("depth", 0), ("batch", 1), ("topk", 1), ("num_draft_tokens", 1)):
+            optional = name in ("depth", "num_draft_tokens")
+            # Replaced, as numpy's whole numbers do not go into JSON.
+            object.__setattr__(self, name, _whole(name, getattr(self, name), least, optional=optional))
         for name in ("tok_s", "step_ms", "weight"):
             _positive(name, getattr(self, name))
         if self.weight is not None and self.weight > _HEAVIEST:
@@ -98,9 +95,12 @@ class MeasuredPoint:
 
         The other way round they may differ by much: ``tok_s`` of the wall clock holds prefill and queueing too.
         """
-        if self.step_ms is not None and self.step_ms < _SHORTEST_MS:
+        if self.step_ms is None:
+            return
+        if self.step_ms < _SHORTEST_MS:
             raise InputError("step_ms", self.step_ms, f"must be milliseconds, at least {_SHORTEST_MS:g}")
-        if self.step_ms is None or self.token_ms is None:
+        share = self.decoding_share
+        if self.token_ms is None or share is None:
             return
         most = self.accept_length if self.accept_length is not None else None if self.depth is None else self.depth + 1
         if most is not None and self.step_ms > _GROSS * self.token_ms * most:
@@ -108,8 +108,7 @@ class MeasuredPoint:
             said = f"tok_s = {self.tok_s:g}{' per user' if self.per_user else ''} at batch {self.batch}"
             rule = f"contradicts {said}, which leaves {self.token_ms * most:.3g} ms for a round of {what} {most:.3g}"
             raise InputError("step_ms", self.step_ms, rule)
-        if self.step_ms < _LEAST_DECODING * self.token_ms * (self.accept_length or 1.0):
-            share = self.step_ms / (self.token_ms * (self.accept_length or 1.0))
+        if share < _LEAST_DECODING:
             rule = f"must be milliseconds: it is {share:.1%} of the time that tok_s = {self.tok_s:g} says"
             raise InputError("step_ms", self.step_ms, rule)
 
@@ -137,6 +136,13 @@ class MeasuredPoint:
         """Milliseconds between two tokens of one user, everything included: ``1000 * batch / total_tok_s``."""
         total = self.total_tok_s
         return None if total is None else 1000.0 * self.batch / total
+
+    @property
+    def decoding_share(self) -> float | None:
+        """``step_ms`` over the time of a round by ``tok_s`` (of one token where the accept length is not known)."""
+        if self.step_ms is None or self.token_ms is None:
+            return None
+        return self.step_ms / (self.token_ms * (self.accept_length or 1.0))
 
     @property
     def round_ms(self) -> float | None:
@@ -173,13 +179,14 @@ def check_nodes(depth: int | None, topk: int, num_draft_tokens: int | None) -> N
         raise InputError("num_draft_tokens", num_draft_tokens, rule)
 
 
-def _whole(name: str, value: object, least: int, *, optional: bool = False) -> None:
+def _whole(name: str, value: object, least: int, *, optional: bool) -> int | None:
     if value is None and optional:
-        return
+        return None
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise InputError(name, value, f"must be a whole number >= {least}{' or null' if optional else ''}")
     if int(value) > 10**9:
         raise InputError(name, value, "must be at most 1e9")
+    return int(value)
 
 
 def _number(name: str, value: object, least: float, rule: str) -> None:

@@ -220,7 +220,7 @@ class RoundTime:
         if not depth.any():
             return self._get(theta, "step") + np.log(total, out=total)
 
-        power = 1.0 / (1.0 + np.exp(-self._get(theta, "growth")))
+        power = _logistic(self._get(theta, "growth"))
 
         def beside(name: str, tokens: Array) -> Array:
             """A cost besides verification: exp(parameter) * V(tokens)**power."""
@@ -329,7 +329,7 @@ class RoundTime:
         return result
 
     def _attention(self, theta: Array, cells: Cells, nodes: Array) -> Array:
-        power = 1.0 / (1.0 + np.exp(-self._get(theta, "attention_nodes")))
+        power = _logistic(self._get(theta, "attention_nodes"))
         load = np.exp(np.log(cells.batch) + power * np.log(nodes) - self._get(theta, "attention_batch"))
         result: Array = np.exp(self._get(theta, "attention")) * cells.context / 1000.0 * np.hypot(1.0, load)
         return result
@@ -380,16 +380,19 @@ class _Shape:
         return result
 
 
-def _logit(share: float) -> float:
-    return float(np.log(share / (1.0 - share)))
+def _logistic(logit: Array) -> Array:
+    return np.asarray(1.0 / (1.0 + np.exp(-logit)))
+
+
+def _logit(share: Array | float) -> Array:
+    return np.asarray(np.log(share / (1.0 - share)))
 
 
 def _logits(elasticities: Sequence[float]) -> Array:
     """Logits, in units of the largest elasticity, of all octaves [octaves]; the last one given holds beyond."""
     known = list(elasticities)[:_OCTAVES]
     share = np.clip([*known, *known[-1:] * (_OCTAVES - len(known))], 0.01, 0.9 * _MAX_ELASTICITY) / _MAX_ELASTICITY
-    result: Array = np.log(share / (1.0 - share))
-    return result
+    return _logit(share)
 
 
 def _config(point: MeasuredPoint) -> tuple[Any, ...]:
