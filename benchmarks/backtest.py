@@ -8,9 +8,9 @@
     python benchmarks/backtest.py --timing              how long a fit, a grid and a cold `estimate` take here
 
 Where the constants come from: everything a fold does not tell is a belief, `eagle_speedup.throughput.Prior`. Its
-numbers were fitted by hand to the 51 published series that hold a baseline, and rounded; they are not blind to the
-figures of the first table. The hold-out check is: it draws those constants anew from wide ranges and judges every model
-by the draw that serves the other models best (see `eagle_speedup.throughput.holdout`).
+numbers were searched by the mean interval score on the 51 published series that hold a baseline, and rounded; they are
+not blind to the figures of the first table. The hold-out check is: it draws those constants anew from wide ranges and
+judges every model by the draw that serves the other models best (see `eagle_speedup.throughput.holdout`).
 
 Ends with status 1 when a goal is missed.
 """
