@@ -57,9 +57,9 @@ class Prior:
     outside_crowding: float = 0.8
     """Power of the batch size (up to 16) by which ``outside_share`` grows: each request waits for all prefills. Two
     drafters of Qwen3-235B on the same data sets at batch 8 want 1, steady decoding of the first node less."""
-    tree_factor: float = 1.05
+    tree_factor: float = 1.03
     """Round of a tree over the round of a chain of the same depth and number of nodes."""
-    tree_spread: float = 0.08
+    tree_spread: float = 0.09
     """Spread of ``tree_factor``."""
     workload_spread: float = 0.012
     """Scatter of round times between workloads of one node; scaled with ``noise``."""
