@@ -45,7 +45,7 @@ class SpeedupMonitor(Callback):
     without any answer logs 0.0 and warns.
 
     Args:
-        calibration: of the node that will serve: a shipped name, a YAML file, or the value itself.
+        calibration: of the node that will serve: a shipped name, a YAML file, an OmegaConf config, or the value itself.
         depth: draft depth that will be served; None = the fastest one at each validation.
         batch: requests in flight.
         context_tokens: context per request; None = as calibrated.
@@ -75,7 +75,7 @@ class SpeedupMonitor(Callback):
 
     def __init__(
         self,
-        calibration: str | Path | Calibration,
+        calibration: str | Path | Mapping[str, Any] | Calibration,
         *,
         depth: int | None = None,
         batch: int = 1,

@@ -1,8 +1,9 @@
 """From measured points of a serving node to round time and tok/s."""
 
 from .advice import Advice, Option
-from .calibration import Calibration, Source, calibration_names, load_calibration, save_calibration
+from .calibration import Calibration, CalibrationConfig, Source, calibration_names, load_calibration, save_calibration
 from .checks import mismatch_alarm
+from .compose import compose
 from .grid import Band, Grid
 from .model import ThroughputModel, calibrate
 from .points import MeasuredPoint
@@ -14,6 +15,7 @@ __all__ = [
     "Advice",
     "Band",
     "Calibration",
+    "CalibrationConfig",
     "Grid",
     "LinearBreakeven",
     "MeasuredPoint",
@@ -28,6 +30,7 @@ __all__ = [
     "affine_round",
     "calibrate",
     "calibration_names",
+    "compose",
     "load_calibration",
     "load_node",
     "load_verifier",

@@ -143,7 +143,7 @@ def all_reduce_us(measured: Sequence[AllReduce], message_bytes: float, gb_s: flo
     Above the sizes, only the bytes beyond the largest take more time: at ``gb_s`` (1e9 bytes of message a second), or
     as between the two largest where that is not known. Latency does not grow with the size.
     """
-    points = sorted((a.message_bytes, a.latency.value) for a in measured)
+    points = sorted((a.message_bytes, a.latency_us) for a in measured)
     sizes, times = [size for size, _ in points], [time for _, time in points]
     if message_bytes <= sizes[0]:
         return times[0]

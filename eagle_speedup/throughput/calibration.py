@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,17 @@ from .points import MeasuredPoint
 from .prior import Prior
 from .simple import LinearBreakeven, OptimisticOverhead
 from .specs import config_names, config_path, load_verifier
-from .strict_yaml import check_keys, get_list, get_text, read_yaml, within
+from .strict_yaml import check_fields, check_keys, get_list, get_text, plain_data, read_yaml, within
 
-__all__ = ["Calibration", "Source", "calibration_names", "load_calibration", "save_calibration"]
+__all__ = [
+    "Calibration",
+    "CalibrationConfig",
+    "Source",
+    "calibration_names",
+    "load_calibration",
+    "parse_calibration",
+    "save_calibration",
+]
 
 SCHEMA = "eagle-speedup/calibration/1"
 SimpleModel = LinearBreakeven | OptimisticOverhead
@@ -132,6 +140,13 @@ class Calibration:
             raise InputError("moe", self.moe, f"contradicts the verifier {name!r}, which is {kind}")
         return moe
 
+    def as_config(self) -> CalibrationConfig:
+        """In the layout of a file. The kind of a verifier that is a file goes along: it means the same elsewhere."""
+        values = {f.name: getattr(self, f.name) for f in fields(CalibrationConfig) if f.name != "schema"}
+        values["moe"] = self.moe if self.verifier in config_names("verifier") else self.verifier_moe
+        values["simple_models"] = {key: model.as_dict() for key, model in self.simple_models.items()}
+        return CalibrationConfig(**{**values, "points": list(self.points), "sources": list(self.sources)})
+
     def file_of(self, name: str) -> Path | None:
         """The YAML file that a node or verifier of this name is, beside the calibration's own or here; else None."""
         if not name.endswith((".yaml", ".yml")):
@@ -168,29 +183,70 @@ class Calibration:
         return calibrate(self.points, prior=self.effective_prior)
 
 
+@dataclass(kw_only=True)
+class CalibrationConfig:
+    """Layout of a calibration's file, and OmegaConf's structured config of it. Fields are those of `Calibration`."""
+
+    schema: str = SCHEMA
+    """Version of the layout."""
+    name: str
+    """Short name."""
+    title: str | None = None
+    """One line for people."""
+    node: str | None = None
+    """Name or file of the node's configuration, or free text."""
+    verifier: str | None = None
+    """Name or file of the verifier's configuration, or free text."""
+    moe: bool | None = None
+    """Whether the verifier is a mixture of experts."""
+    engine: str | None = None
+    """Serving engine."""
+    engine_version: str | None = None
+    """Its version or commit."""
+    parallelism: str | None = None
+    """Such as ``tp8``."""
+    draft_sampling: str | None = None
+    """How drafts are sampled and accepted."""
+    notes: str | None = None
+    """What a reader must know."""
+    prior: Prior | None = None
+    """Beliefs for what the points do not determine."""
+    sources: list[Source] = field(default_factory=list)
+    """Where the figures were read."""
+    points: list[MeasuredPoint]
+    """What was measured."""
+    simple_models: dict[str, Any] = field(default_factory=dict)
+    """Simple rules by name: ``kind``, and the fields of `LinearBreakeven` or `OptimisticOverhead`."""
+
+
 def calibration_names() -> tuple[str, ...]:
     """Names of the calibrations that ship with the package."""
     return config_names("calibration")
 
 
-def load_calibration(source: str | Path | Calibration) -> Calibration:
-    """A calibration by name, from a YAML file, or itself. InputError, in one line, for anything wrong in it."""
+def load_calibration(source: str | Path | Mapping[str, Any] | Calibration) -> Calibration:
+    """A calibration by name, from a YAML file, from plain data or an OmegaConf config of that layout, or itself.
+
+    Raises:
+        InputError: in one line, for anything wrong in it.
+    """
     if isinstance(source, Calibration):
         return source
+    if isinstance(source, Mapping):
+        return parse_calibration(plain_data(source))
     if not isinstance(source, (str, Path)):
-        raise InputError("calibration", source, "must be a name, a path or a Calibration")
+        raise InputError("calibration", source, "must be a name, a path, a mapping or a Calibration")
     path = config_path("calibration", source)
     return parse_calibration(read_yaml(path), path.parent)
 
 
 def parse_calibration(data: Mapping[str, Any], folder: Path | None = None) -> Calibration:
-    """A calibration from plain data, as its YAML file in ``folder`` holds it."""
-    check_keys(data, "", (*_TEXT, "schema", "moe", "points", "sources", "prior", "simple_models"), ("name", "points"))
+    """A calibration from plain data in the layout of `CalibrationConfig`, as its YAML file in ``folder`` holds it."""
+    check_fields(data, "", CalibrationConfig)
     if data.get("schema", SCHEMA) != SCHEMA:
         raise InputError("schema", data["schema"], f"must be {SCHEMA!r}")
     text: dict[str, Any] = {key: get_text(data, "", key) for key in _TEXT}
     check_draft_sampling(text["draft_sampling"])
-    known = tuple(f.name for f in fields(Prior))
     prior = data.get("prior")
     calibration = Calibration(
         **text,
@@ -198,7 +254,7 @@ def parse_calibration(data: Mapping[str, Any], folder: Path | None = None) -> Ca
         folder=folder,
         points=get_list(data, "", "points", _point),
         sources=get_list(data, "", "sources", _source),
-        prior=None if prior is None else Prior(**check_keys(prior, "prior", known)),
+        prior=None if prior is None else Prior(**check_fields(prior, "prior", Prior)),
         simple_models=_simple_models(data.get("simple_models") or {}),
     )
     _ = calibration.verifier_moe  # refused here rather than at the first projection
@@ -228,23 +284,12 @@ def save_calibration(calibration: Calibration, path: str | Path) -> Path:
 
 
 def _plain(calibration: Calibration) -> dict[str, Any]:
-    data: dict[str, Any] = {"schema": SCHEMA}
-    data.update({key: getattr(calibration, key) for key in _TEXT if getattr(calibration, key) is not None})
-    # The kind goes along with a verifier given as a file, so that the calibration means the same in another folder.
-    moe = calibration.moe if calibration.verifier in config_names("verifier") else calibration.verifier_moe
-    if moe is not None:
-        data["moe"] = moe
-    if calibration.prior is not None:
-        data["prior"] = calibration.prior.as_dict()
-    if calibration.sources:
-        data["sources"] = [
-            {k: v for k, v in (("id", s.id), ("text", s.text), ("kind", s.kind), ("date", s.date)) if v is not None}
-            for s in calibration.sources
-        ]
-    data["points"] = [point.as_dict() for point in calibration.points]
-    if calibration.simple_models:
-        data["simple_models"] = {key: model.as_dict() for key, model in calibration.simple_models.items()}
-    return data
+    config = calibration.as_config()
+    data = {f.name: getattr(config, f.name) for f in fields(config)}
+    data["prior"] = None if config.prior is None else config.prior.as_dict()
+    data["sources"] = [{key: value for key, value in asdict(s).items() if value is not None} for s in config.sources]
+    data["points"] = [point.as_dict() for point in config.points]
+    return {key: value for key, value in data.items() if key == "points" or value not in (None, [], {})}
 
 
 def _dump(data: Mapping[str, Any]) -> str:
@@ -261,7 +306,7 @@ def _point(data: Any, path: str) -> MeasuredPoint:
 
 
 def _source(data: Any, path: str) -> Source:
-    data = check_keys(data, path, ("id", "text", "kind", "date"), ("id", "text"))
+    data = check_fields(data, path, Source)
     kind = get_text(data, path, "kind") or "measured"
     if kind not in ("measured", "specification"):
         raise InputError(f"{path}.kind", kind, "must be one of measured, specification")

@@ -1,4 +1,7 @@
-"""Specifications of nodes and verifiers: constants that carry their unit, source, date and kind."""
+"""Specifications of nodes and verifiers: constants that carry their unit, source, date and kind.
+
+The dataclasses are the layout of the files, and OmegaConf's structured configs of them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from .strict_yaml import check_keys, get_list, get_number, get_text, read_yaml, suggest
+from .strict_yaml import check_fields, check_keys, get_list, get_number, get_text, plain_data, read_yaml, suggest
 
 __all__ = [
     "NodeSpec",
@@ -44,19 +47,23 @@ class Quantity:
     date: str | None = None
     """Day of the source, ISO format; None = undated."""
 
-    @classmethod
-    def parse(cls, data: Any, path: str) -> Quantity:
-        """From the mapping at ``path`` of a configuration."""
-        keys = ("value", "unit", "kind", "source", "date")
-        data = check_keys(data, path, keys, keys[:4])
-        kind = get_text(data, path, "kind")
-        if kind not in _KINDS:
-            raise InputError(f"{path}.kind", kind, f"must be one of {', '.join(_KINDS)}")
-        value = get_number(data, path, "value")
-        if value is None or value < 0:
-            raise InputError(f"{path}.value", value, "must be a finite number >= 0")
-        unit, source = get_text(data, path, "unit"), get_text(data, path, "source")
-        return cls(value, unit or "", kind, source or "", get_text(data, path, "date"))
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """Latency of one all-reduce."""
+
+    message_bytes: float
+    """Size of the message."""
+    latency_us: float
+    """Time of the operation."""
+    variant: str
+    """Algorithm and link, such as ``nccl, switches``."""
+    kind: str
+    """As of a `Quantity`."""
+    source: str
+    """Where it was read."""
+    date: str | None = None
+    """Day of the source, ISO format; None = undated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ class NodeSpec:
     """Accelerators in the node."""
     interconnect: str
     """Link between accelerators."""
-    constants: Mapping[str, Quantity] = field(default_factory=dict)
+    constants: dict[str, Quantity] = field(default_factory=dict)
     """Constants by name; see ``NODE_CONSTANTS``."""
     all_reduce: tuple[AllReduce, ...] = ()
     """Latency of all-reduces over the node, by message size."""
@@ -82,18 +89,6 @@ class NodeSpec:
         """Value of a constant, or None where it is not known."""
         quantity = self.constants.get(name)
         return None if quantity is None else quantity.value
-
-
-@dataclass(frozen=True, slots=True)
-class AllReduce:
-    """Latency of one all-reduce."""
-
-    message_bytes: float
-    """Size of the message."""
-    latency: Quantity
-    """Time of the operation, unit us."""
-    variant: str
-    """Algorithm and link, such as ``nccl, switches``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +101,7 @@ class VerifierSpec:
     """One line for people."""
     moe: bool
     """Whether it is a mixture of experts."""
-    constants: Mapping[str, Quantity] = field(default_factory=dict)
+    constants: dict[str, Quantity] = field(default_factory=dict)
     """Constants by name; see ``VERIFIER_CONSTANTS``."""
 
     def get(self, name: str) -> float | None:
@@ -155,23 +150,39 @@ def tensor_parallel(parallelism: str | None) -> int | None:
     return None if match is None else int(match.group(1))
 
 
-def load_node(name_or_path: str | Path) -> NodeSpec:
-    """A node by name or file."""
-    data = read_yaml(config_path("node", name_or_path))
-    required = ("name", "title", "gpu", "gpu_count", "interconnect")
-    check_keys(data, "", (*required, "constants", "all_reduce"), required)
+def load_node(source: str | Path | Mapping[str, Any] | NodeSpec) -> NodeSpec:
+    """A node by name, from a YAML file, from plain data or an OmegaConf config of that layout, or itself.
+
+    Raises:
+        InputError: in one line, for anything wrong in it.
+    """
+    if isinstance(source, NodeSpec):
+        return source
+    return parse_node(plain_data(source) if isinstance(source, Mapping) else read_yaml(config_path("node", source)))
+
+
+def load_verifier(source: str | Path | Mapping[str, Any] | VerifierSpec) -> VerifierSpec:
+    """A verifier, as `load_node` loads a node."""
+    if isinstance(source, VerifierSpec):
+        return source
+    data = plain_data(source) if isinstance(source, Mapping) else read_yaml(config_path("verifier", source))
+    return parse_verifier(data)
+
+
+def parse_node(data: Mapping[str, Any]) -> NodeSpec:
+    """A node from plain data in the layout of `NodeSpec`."""
+    check_fields(data, "", NodeSpec)
     count = data["gpu_count"]
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise InputError("gpu_count", count, "must be a whole number >= 1")
-    name, title, gpu, interconnect = (get_text(data, "", key) or "" for key in required if key != "gpu_count")
-    constants = _constants(data, NODE_CONSTANTS)
-    return NodeSpec(name, title, gpu, count, interconnect, constants, get_list(data, "", "all_reduce", _all_reduce))
+    texts = {key: get_text(data, "", key) or "" for key in ("name", "title", "gpu", "interconnect")}
+    all_reduce = get_list(data, "", "all_reduce", _all_reduce)
+    return NodeSpec(**texts, gpu_count=count, constants=_constants(data, NODE_CONSTANTS), all_reduce=all_reduce)
 
 
-def load_verifier(name_or_path: str | Path) -> VerifierSpec:
-    """A verifier by name or file."""
-    data = read_yaml(config_path("verifier", name_or_path))
-    check_keys(data, "", ("name", "title", "moe", "constants"), ("name", "title", "moe"))
+def parse_verifier(data: Mapping[str, Any]) -> VerifierSpec:
+    """A verifier from plain data in the layout of `VerifierSpec`."""
+    check_fields(data, "", VerifierSpec)
     if not isinstance(data["moe"], bool):
         raise InputError("moe", data["moe"], "must be true or false")
     name, title = (get_text(data, "", key) or "" for key in ("name", "title"))
@@ -180,12 +191,30 @@ def load_verifier(name_or_path: str | Path) -> VerifierSpec:
 
 def _constants(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Quantity]:
     found = check_keys(data.get("constants") or {}, "constants", known)
-    return {key: Quantity.parse(value, f"constants.{key}") for key, value in found.items()}
+    return {key: _quantity(value, f"constants.{key}") for key, value in found.items()}
+
+
+def _quantity(data: Any, path: str) -> Quantity:
+    data = check_fields(data, path, Quantity)
+    return Quantity(_size(data, path, "value"), get_text(data, path, "unit") or "", *_origin(data, path))
 
 
 def _all_reduce(data: Any, path: str) -> AllReduce:
-    keys = ("message_bytes", "latency_us", "variant", "kind", "source", "date")
-    data = check_keys(data, path, keys, keys[:5])
-    latency = {"value": data["latency_us"], "unit": "us", **{k: data.get(k) for k in ("kind", "source", "date")}}
-    size = get_number(data, path, "message_bytes") or 0.0
-    return AllReduce(size, Quantity.parse(latency, path), get_text(data, path, "variant") or "")
+    data = check_fields(data, path, AllReduce)
+    size, latency = (_size(data, path, key) for key in ("message_bytes", "latency_us"))
+    return AllReduce(size, latency, get_text(data, path, "variant") or "", *_origin(data, path))
+
+
+def _size(data: Mapping[str, Any], path: str, key: str) -> float:
+    value = get_number(data, path, key)
+    if value is None or value < 0:
+        raise InputError(f"{path}.{key}", value, "must be a finite number >= 0")
+    return value
+
+
+def _origin(data: Mapping[str, Any], path: str) -> tuple[str, str, str | None]:
+    """Kind, source and date of a constant."""
+    kind = get_text(data, path, "kind") or ""
+    if kind not in _KINDS:
+        raise InputError(f"{path}.kind", kind, f"must be one of {', '.join(_KINDS)}")
+    return kind, get_text(data, path, "source") or "", get_text(data, path, "date")

@@ -11,6 +11,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,18 @@ import yaml
 
 from ..errors import InputError
 
-__all__ = ["check_keys", "get_list", "get_number", "get_text", "parse_yaml", "read_yaml", "suggest", "within"]
+__all__ = [
+    "check_fields",
+    "check_keys",
+    "get_list",
+    "get_number",
+    "get_text",
+    "parse_yaml",
+    "plain_data",
+    "read_yaml",
+    "suggest",
+    "within",
+]
 
 _MAX_BYTES = 4 * 1024 * 1024
 _MAX_DEPTH = 20
@@ -103,6 +115,31 @@ def parse_yaml(raw: bytes, name: str) -> dict[str, Any]:
     return data
 
 
+def plain_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain data of an OmegaConf config or another mapping, under the rules of a file.
+
+    An interpolation is not resolved but refused: what it reads (the environment?) is the caller's to decide, by
+    `OmegaConf.resolve`.
+    """
+    plain: Any = data
+    if not isinstance(data, dict):
+        from omegaconf import MissingMandatoryValue, OmegaConf  # a tenth of a second, which a file can do without
+
+        if OmegaConf.is_config(data):
+            try:
+                plain = OmegaConf.to_container(data, throw_on_missing=True)
+            except MissingMandatoryValue as error:
+                raise InputError(str(error.full_key), None, "is required") from None
+    _refuse_interpolation(plain, "")
+    return dict(plain)
+
+
+def check_fields(data: object, path: str, layout: type) -> Mapping[str, Any]:
+    """``data`` if it is a mapping with the fields of the dataclass ``layout``: those without a default are required."""
+    known = {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(layout)}
+    return check_keys(data, path, known, [name for name, required in known.items() if required])
+
+
 def check_keys(data: object, path: str, known: Collection[str], required: Collection[str] = ()) -> Mapping[str, Any]:
     """``data`` if it is a mapping with only ``known`` keys and all ``required`` ones."""
     if not isinstance(data, Mapping):
@@ -147,7 +184,7 @@ def get_list(data: Mapping[str, Any], path: str, key: str, build: Callable[[Any,
     value = data.get(key)
     if value is None:
         return ()
-    if not isinstance(value, list):
+    if not isinstance(value, (list, tuple)):
         raise InputError(_join(path, key), value, "must be a list")
     return tuple(build(item, f"{_join(path, key)}[{i}]") for i, item in enumerate(value))
 

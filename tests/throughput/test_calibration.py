@@ -89,7 +89,7 @@ def test_unknown_name_suggests_the_nearest():
 def test_missing_file_and_wrong_type():
     with pytest.raises(InputError, match="No such file"):
         load_calibration("/nowhere/x.yaml")
-    with pytest.raises(InputError, match="must be a name, a path or a Calibration"):
+    with pytest.raises(InputError, match="must be a name, a path, a mapping or a Calibration"):
         load_calibration(3)  # type: ignore[arg-type]
 
 
