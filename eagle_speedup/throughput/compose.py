@@ -62,6 +62,7 @@ def compose(group: str, name_or_path: str | Path, changes: Sequence[str] = ()) -
     # Checked as a file is: OmegaConf itself would turn text into numbers where it can, '92_4' into 924.
     checked = _PARSE[group](OmegaConf.to_container(config), file.parent)  # type: ignore[arg-type]
     result: DictConfig = OmegaConf.structured(checked)
+    OmegaConf.set_readonly(result, True)  # as its frozen parts are; change it by ``changes``, so that it is checked
     return result
 
 

@@ -51,6 +51,8 @@ def test_a_structured_config_is_typed_closed_and_read_only():
     config: Any = compose("calibration", ORIGIN)
     with pytest.raises(ReadonlyConfigError):
         config.points[0].tok_s = 91.0
+    with pytest.raises(ReadonlyConfigError):
+        config.engine = "vllm"
     with pytest.raises(ConfigAttributeError, match="Key 'point' not in 'CalibrationConfig'"):
         _ = config.point
     OmegaConf.set_readonly(config.points[0], False)
