@@ -22,7 +22,7 @@ from .rounds import Cells, RoundTime
 
 __all__ = ["ThroughputModel", "calibrate"]
 
-MODEL_VERSION = 7  # part of every fingerprint: another formula is another calibration
+MODEL_VERSION = 8  # part of every fingerprint: another formula is another calibration
 _N_DRAWS = 400
 _LARGEST = 10**9
 _ROUNDING = 1.0 + 1e-6  # an accept length averaged in single precision may exceed its limit by so much

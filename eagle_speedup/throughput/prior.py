@@ -26,7 +26,8 @@ class Prior:
     elasticity_walk: float = 0.6
     """How far the elasticity moves from one octave to the next."""
     elasticity_beyond: float = 2.1
-    """The same beyond the tokens per step that points touch, where compute may take over or experts run out."""
+    """The same beyond the tokens per step of plain steps (and beyond 64 of rounds), where compute may take over or
+    experts run out."""
     draft_share: float = 0.04
     """Time of one draft step at batch 1."""
     draft_spread: float = 0.7
@@ -47,6 +48,11 @@ class Prior:
     """Requests beyond which attention costs in proportion to the batch."""
     attention_batch_spread: float = 0.8
     """Spread of ``attention_batch``."""
+    attention_nodes: float = 0.6
+    """Power of the tokens a round verifies by which its attention grows: 0 = a kernel reads a request's cache once for
+    all of them, 1 = once for each. Kernels do either, so its spread holds both."""
+    attention_nodes_spread: float = 3.5
+    """Spread of its logit."""
     outside_share: float = 0.008
     """Time per token outside decoding at batch 1, of a data set or traffic that is named."""
     outside_unnamed: float = 0.0016
@@ -93,8 +99,9 @@ class Prior:
             value = getattr(self, f.name)
             if f.name != "curve" and not (f.name == "step_ms" and value is None):
                 _check_positive(f"prior.{f.name}", value)
-        if self.growth >= 1:
-            raise InputError("prior.growth", self.growth, "must be below 1")
+        for name in ("growth", "attention_nodes"):
+            if getattr(self, name) >= 1:
+                raise InputError(f"prior.{name}", getattr(self, name), "must be below 1")
 
     def for_verifier(self, *, moe: bool) -> Prior:
         """The belief once the kind of verifier is known: experts make verification dearer, dense weights are shared."""

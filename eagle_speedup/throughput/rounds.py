@@ -35,8 +35,9 @@ _MAX_ELASTICITY = 1.4  # above 1: a cliff, where another kernel takes over
 _DRIFT = 0.22  # the elasticity's logit rises so much per octave: compute takes over from reading weights
 _FIRST_KNEE = 4  # octave, 16 tokens per step, before which no slope turns
 _SHARP_KNEE = 6  # octave before which a slope that points determine in part holds to the nearest knot
-_ORDINARY = -1.1  # logit of an elasticity of 0.35, to which it returns beyond the points,
-_RETURN = 0.5  # by so much of the way in an octave
+_ROUNDS = 64.0  # tokens per step up to which rounds tell the slope too; a dear one beyond may as well cost fixed time
+_ORDINARY = -0.5  # logit of an elasticity of one half, to which it returns beyond the points,
+_RETURN = 0.75  # by so much of the way in an octave
 _CHEAPEST = -0.05  # effect of a deepest chain that still carries on to deeper ones
 _CLIFF_SPREAD = 4.0  # where the baselines show a cliff, the elasticity is left to the data
 _STEP_SPREAD = 4.0  # the step time itself is left to the data: a factor of 50 either way
@@ -99,7 +100,7 @@ class RoundTime:
         wall = {p.workload for p in points if p.step_ms is None}
         # A workload known by engine time alone has nothing outside decoding: its figures never held it.
         self._no_outside = np.array([w not in wall for w in self.workloads] + [not wall])
-        tokens = [p.batch * p.nodes for p in points if p.nodes is not None]
+        tokens = [min(p.batch * p.nodes, _ROUNDS if p.depth else np.inf) for p in points if p.nodes is not None]
         self._shape = _Shape(float(np.log2(max(tokens, default=1.0))), prior.curve is not None)
         self._cliffs = {int(np.log2(low)) for low, _ in cliffs(points)}
         loads = {(p.batch, p.context_tokens) for p in points if p.context_tokens}
@@ -129,7 +130,7 @@ class RoundTime:
             "depth": (np.log(p.unknown_depth), p.unknown_depth_spread),
             "attention": (np.log(p.attention_share), p.attention_spread),
             "attention_batch": (np.log(p.attention_batch), p.attention_batch_spread),
-            "attention_nodes": (1.0, 1.0),
+            "attention_nodes": (_logit(p.attention_nodes), p.attention_nodes_spread),
             "outside": (np.log(p.outside_share if any(self.workloads) else p.outside_unnamed), p.outside_spread),
         }
         by_family = {"walk": p.elasticity_walk, "outside": p.outside_spread, "workload": p.workload_spread}

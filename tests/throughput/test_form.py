@@ -173,7 +173,7 @@ def test_draft_steps_grow_with_the_batch_as_the_points_have_it(growth):
     points = [measured(d, b) for b in (1, 4, 16) for d in (0, 1, 5)]
     model = calibrate(points)
     for batch in (1, 16):
-        assert model.round_ms(3, batch).value == pytest.approx(measured(3, batch).step_ms, rel=0.02)
+        assert model.round_ms(3, batch).value == pytest.approx(measured(3, batch).step_ms, rel=0.025)
     truth, answer = measured(3, 32), model.round_ms(3, 32)
     assert answer.lo < truth.step_ms < answer.hi and answer.value == pytest.approx(truth.step_ms, rel=0.06)
 
