@@ -57,6 +57,17 @@ class _Sums:
         self.mean_pace += off / self.count
         self.squares += off * (pace - self.mean_pace)
 
+    def merge(self, other: _Sums) -> None:
+        """Count in what another counted."""
+        count, off = self.count + other.count, other.mean_pace - self.mean_pace
+        self.squares += other.squares + off * off * self.count * other.count / count
+        self.mean_pace += off * other.count / count
+        self.count = count
+        self.tokens += other.tokens
+        self.seconds += other.seconds
+        self.rounds += other.rounds
+        self.context += other.context
+
     @property
     def variation(self) -> float:
         """Standard deviation of the intervals' paces over their mean; 0 where there is but one."""
@@ -73,6 +84,11 @@ class Intervals:
         """Count an interval in."""
         key = (interval.depth, interval.batch, _context_group(interval.context_tokens))
         self.sums.setdefault(key, _Sums()).add(interval)
+
+    def merge(self, other: Intervals, depth: int | None) -> None:
+        """Count in what another counted; its intervals of unknown depth are of ``depth``."""
+        for (known, batch, group), sums in other.sums.items():
+            self.sums.setdefault((depth if known is None else known, batch, group), _Sums()).merge(sums)
 
     @property
     def count(self) -> int:

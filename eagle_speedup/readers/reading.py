@@ -52,7 +52,7 @@ class Reading:
     """Points from one file. ``used`` and ``dropped`` count its records (lines, intervals, results)."""
 
     points: tuple[MeasuredPoint, ...]
-    """One per depth, batch and range of context."""
+    """One per depth, batch and range of context of every server, or run of it, in the file."""
     used: int
     """Records behind the points."""
     dropped: Mapping[str, int] = field(default_factory=Counter)

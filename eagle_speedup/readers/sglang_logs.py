@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import InputError
+from ..throughput import MeasuredPoint
 from .intervals import Interval, Intervals
 from .log_fields import day, number, records, seconds, word
 from .reading import Hints, Reading
+from .sglang_rates import Meaning, RateDepths, depths_from_rates, meanings
 
-__all__ = ["MARKER", "draft_tokens", "read_sglang_log"]
+__all__ = ["MARKER", "read_sglang_log"]
 
 MARKER = re.compile(rb"Decode batch|Prefill batch|server_args=|ServerArgs\(")
 
-_ROUNDING = 0.00501  # accept len and accept rate are printed with two decimals
-_MIN_SHARE = 0.8
 _USUAL_GAP = 10  # seconds between lines of a rank until two of its own tell: longer than any that prints often
 _UNSTEADY = "another data-parallel rank was not steady"
 
@@ -28,6 +28,8 @@ class _Decode:
     tok_s: float
     accept_length: float | None
     context_tokens: float | None
+    meanings: frozenset[Meaning] | None
+    """What its accept rate can mean; None without one."""
 
 
 @dataclass(slots=True)
@@ -49,17 +51,23 @@ class _Rank:
 
 
 class _Scan:
-    """Walks over the lines in order and keeps the steady decode intervals."""
+    """Walks over the lines of one run in order and keeps the steady decode intervals."""
 
     def __init__(self, hints: Hints) -> None:
-        self.intervals = Intervals()
+        self.kept: dict[frozenset[Meaning] | None, Intervals] = {}
+        """Those that speculate, by what their accept rates can mean: their depth may show at the end only."""
+        self.plain = Intervals()
+        """Those that do not."""
         self.dropped: Counter[str] = Counter()
-        self.rates: Counter[tuple[float, float]] = Counter()
-        self.setup: dict[str, str] = {"engine": "sglang"}
-        self.date: str | None = None
-        self.num_steps: int | None = hints.depth
-        self._hinted_depth = hints.depth
-        self.topk, self.num_draft_tokens = hints.topk, hints.num_draft_tokens
+        self.decoded = False
+        """Whether a decode line was seen."""
+        self.parallelism: str | None = None
+        self._rates: Counter[tuple[float, float]] = Counter()
+        self._hints = hints
+        self._num_steps: int | None = hints.depth
+        self._speculates = False
+        """Whether the server arguments say so."""
+        self._topk, self._num_draft_tokens = hints.topk, hints.num_draft_tokens
         self._ranks: dict[str, _Rank] = {}
 
     @property
@@ -68,15 +76,65 @@ class _Scan:
         return sum(rank.parallel for rank in self._ranks.values())
 
     def line(self, text: str) -> None:
-        """One record."""
-        self.date = self.date or day(text)
+        """A decode or prefill line."""
         if "Decode batch" in text:
+            self.decoded = True
             self._decode(text)
-        elif "Prefill batch" in text:
+        else:
             rank = self._rank(text)
             rank.disturbed, rank.time = True, seconds(text)
-        else:
-            self._arguments(text)
+
+    def arguments(self, text: str) -> None:
+        """The server's."""
+        steps = number(text, "speculative_num_steps")
+        algorithm = word(text, r"speculative_algorithm['\"]?\s{0,9}[=:]\s{0,9}['\"]?(\w{1,40})")
+        if algorithm is not None and algorithm.lower() not in ("none", "null"):
+            self._speculates = True
+        if steps:
+            if self._hints.depth not in (None, int(steps)):
+                rule = f"contradicts the log's server arguments, which say speculative_num_steps = {steps:g}"
+                raise InputError("depth", self._hints.depth, rule)
+            self._speculates, self._num_steps = True, int(steps)
+            self._topk = max(self._topk, int(number(text, "speculative_eagle_topk") or 1))
+            nodes = int(number(text, "speculative_num_draft_tokens") or 0) or None
+            self._num_draft_tokens = self._num_draft_tokens or nodes
+        parallel = number(text, "tp_size")
+        if parallel:
+            self.parallelism = f"tp{int(parallel)}"
+
+    def settle(self) -> tuple[Intervals, list[str]]:
+        """The intervals at their depth, and what was assumed for it."""
+        depths, notes = self._depths()
+        out = self.plain
+        for fitting, intervals in self.kept.items():
+            depth, fault = depths.depth_of(fitting) if depths else (self._num_steps, None)
+            if fault is not None:
+                self.dropped[fault] += intervals.count
+            else:
+                out.merge(intervals, depth)
+        if self.data_parallel_ranks > 1:
+            notes.append(f"{self.data_parallel_ranks} data-parallel ranks, summed to the node's batch and tok/s")
+        return out, notes
+
+    def shape(self) -> Hints:
+        """What the points of the run share."""
+        context, workload = self._hints.context_tokens, self._hints.workload
+        return Hints(None, None, context, self._topk, self._num_draft_tokens, workload)
+
+    def _depths(self) -> tuple[RateDepths | None, list[str]]:
+        """What the accept rates say of the depth; None where it is known otherwise, and they do not deny it."""
+        steps = self._num_steps
+        chain = self._topk == 1 and (self._num_draft_tokens is None or steps in (None, self._num_draft_tokens - 1))
+        if not self._rates or (steps is not None and not chain):
+            return None, []
+        found = depths_from_rates(self._rates)
+        if steps is None:
+            return found, [found.note]
+        if len(found.meanings) == 1 and found.meanings[0].depth != steps:
+            return None, [f"depth {steps} taken as given, though the log's own figures fit another: {found.note}"]
+        if len(found.meanings) > 1:
+            return found, [found.note]
+        return (found if found.meanings else None), []
 
     def _decode(self, text: str) -> None:
         rank, line = self._rank(text), _decode(text)
@@ -87,19 +145,25 @@ class _Scan:
             return  # says again what the rank's own printer says
         if rank.parallel and rank.time is None:
             # It ran before its first line, and no prefill says since when: what was summed so far may lack it.
-            self.dropped[_UNSTEADY] += self.intervals.count
-            self.dropped, self.intervals = +self.dropped, Intervals()
+            self.dropped[_UNSTEADY] += self.plain.count + sum(intervals.count for intervals in self.kept.values())
+            self.dropped, self.kept, self.plain = +self.dropped, {}, Intervals()
         fault = _unsteady(line, rank)
         self._update(rank, line, seconds(text), fault is None)
         rate = number(text, "accept rate")
         if line.accept_length is not None and rate:
-            self.rates[line.accept_length, rate] += 1
-        if fault is None and line.accept_length is not None and self.num_steps == 0:
-            fault = "accept length printed, but depth 0 given"
+            self._rates[line.accept_length, rate] += 1
         if fault is None:
-            fault = self._keep(self._together(rank))
+            fault = self._denied(line) or self._keep(self._together(rank))
         if fault is not None:
             self.dropped[fault] += 1
+
+    def _denied(self, line: _Decode) -> str | None:
+        """Why a steady line is not of the server that its log or the hints describe; None where it may be."""
+        if line.accept_length is not None and self._num_steps == 0:
+            return "accept length printed, but depth 0 given"
+        if line.accept_length is None and self._speculates:
+            return "no accept length printed, though the server arguments say that it speculates"
+        return None
 
     @staticmethod
     def _update(rank: _Rank, line: _Decode, time: int | None, steady: bool) -> None:
@@ -132,37 +196,24 @@ class _Scan:
         rounds = sum(line.tok_s / (line.accept_length or 1.0) for line in lines)  # per second
         known = [line.context_tokens * line.running for line in lines if line.context_tokens is not None]
         # Lines come every so many rounds: tokens are in proportion to the accept length, time to tokens / throughput.
-        self.intervals.add(
-            Interval(
-                depth=0 if lines[0].accept_length is None else None,
-                batch=batch,
-                tokens=tok_s / rounds,
-                seconds=1 / rounds,
-                rounds=1.0,
-                context_tokens=sum(known) / batch if len(known) == len(lines) else None,
-            )
+        interval = Interval(
+            depth=0 if lines[0].accept_length is None else None,
+            batch=batch,
+            tokens=tok_s / rounds,
+            seconds=1 / rounds,
+            rounds=1.0,
+            context_tokens=sum(known) / batch if len(known) == len(lines) else None,
         )
+        spoken = [line.meanings for line in lines if line.meanings is not None]
+        fitting = frozenset.intersection(*spoken) if spoken else None
+        into = self.plain if interval.depth == 0 else self.kept.setdefault(fitting, Intervals())
+        into.add(interval)
         return None
 
     def _rank(self, text: str) -> _Rank:
         """The scheduler that printed a record; the tensor-parallel ranks of a data-parallel one are one scheduler."""
         name, printer = word(text, r"\b(DP\d{1,5})\b"), _printer(text)
         return self._ranks.setdefault(name or printer, _Rank(printer=printer, parallel=name is not None))
-
-    def _arguments(self, text: str) -> None:
-        steps = number(text, "speculative_num_steps")
-        if steps:
-            if self._hinted_depth not in (None, int(steps)):
-                rule = f"contradicts the log's server arguments, which say speculative_num_steps = {steps:g}"
-                raise InputError("depth", self._hinted_depth, rule)
-            self.num_steps = int(steps) if self.num_steps is None else self.num_steps
-            self.topk = max(self.topk, int(number(text, "speculative_eagle_topk") or 1))
-            self.num_draft_tokens = (
-                self.num_draft_tokens or int(number(text, "speculative_num_draft_tokens") or 0) or None
-            )
-        parallel = number(text, "tp_size")
-        if parallel:
-            self.setup["parallelism"] = f"tp{int(parallel)}"
 
 
 def read_sglang_log(lines: Iterable[bytes], hints: Hints | None = None) -> Reading:
@@ -171,65 +222,52 @@ def read_sglang_log(lines: Iterable[bytes], hints: Hints | None = None) -> Readi
     An interval counts when the line before it on the same scheduler is a decode line too, with as many running
     requests; the first decode line after a prefill is never used. Data-parallel ranks are summed while all that have
     requests are steady: batch and tok/s are the node's. The draft depth comes from the hints, the server arguments when
-    the log holds them, or the ratio of accept length to accept rate.
+    the log holds them, or the ratio of accept length to accept rate. Server arguments after decode lines are those of a
+    server that was started again: what follows has points of its own.
 
     Args:
         lines: the log.
         hints: depth and tree shape where the log holds neither arguments nor usable rates.
     """
     hints = hints or Hints()
-    scan = _Scan(hints)
+    date, run = None, _Scan(hints)
+    runs: list[_Scan] = []
     for text in records(lines, MARKER):
-        scan.line(text)
-    depth, note = scan.num_steps, None
-    if scan.rates:
-        found, how = _depth_from_rates(scan.rates)
-        if depth is None:
-            depth, note = found, how
-        elif found is not None and found != depth and scan.topk == 1 and scan.num_draft_tokens is None:
-            note = f"depth {depth} taken as given, though the log's own figures fit another: {how}"
-    intervals = _at_depth(scan.intervals, depth)
-    shape = Hints(depth, None, hints.context_tokens, scan.topk, scan.num_draft_tokens, hints.workload)
-    points = intervals.points(shape, scan.dropped)
-    notes = [note] if note else []
-    if scan.data_parallel_ranks > 1:
-        notes.append(f"{scan.data_parallel_ranks} data-parallel ranks, summed to the node's batch and tok/s")
-    notes += intervals.notes()
-    return Reading(points, intervals.count, scan.dropped, tuple(notes), "sglang log", scan.setup, scan.date)
+        date = date or day(text)
+        if "Decode batch" in text or "Prefill batch" in text:
+            run.line(text)
+        elif "speculative_" in text or "tp_size" in text:
+            if run.decoded:
+                runs.append(run)
+            run = _Scan(hints)  # without decode lines: a server that did not come up, or another host of the same one
+            run.arguments(text)
+    runs.append(run)
+    points: list[MeasuredPoint] = []
+    dropped: Counter[str] = Counter()
+    decoded = sum(run.decoded for run in runs)
+    notes = [f"{decoded} runs in the log: the server was started again; each has its own points"] if decoded > 1 else []
+    used = 0
+    for run in runs:
+        intervals, found = run.settle()
+        points += intervals.points(run.shape(), run.dropped)
+        used += intervals.count
+        dropped += run.dropped
+        notes += [*found, *intervals.notes()]
+    setup = {"engine": "sglang", **_parallelism(runs)}
+    return Reading(tuple(points), used, dropped, tuple(dict.fromkeys(notes)), "sglang log", setup, date)
 
 
-def draft_tokens(rates: Counter[tuple[float, float]]) -> tuple[str, int] | None:
-    """What ``accept rate`` means in a log, from pairs (accept len, accept rate): the meaning changed between builds.
+def _parallelism(runs: list[_Scan]) -> dict[str, str]:
+    """That of the runs that decoded.
 
-    Returns:
-        ``("draft tokens", n)`` where rate = length / n, ``("steps", n)`` where rate = (length - 1) / n, whichever
-        holds within rounding on at least four fifths of the lines; None where neither or both do.
+    Raises:
+        InputError: they differ: no one node gave these points.
     """
-    total = sum(rates.values())
-    found = []
-    for meaning, offset in (("draft tokens", 0.0), ("steps", 1.0)):
-        votes: Counter[int] = Counter()
-        for (length, rate), count in rates.items():
-            for n in range(1, 129):
-                slack = _ROUNDING * (1 / n + 1)
-                if abs((length - offset) / n - rate) <= slack:
-                    votes[n] += count
-        if votes:
-            best, count = min(votes.items(), key=lambda item: (-item[1], item[0]))
-            tied = [n for n, c in votes.items() if c == count]
-            if count >= _MIN_SHARE * total and len(tied) == 1:
-                found.append((meaning, best))
-    return found[0] if len(found) == 1 else None
-
-
-def _depth_from_rates(rates: Counter[tuple[float, float]]) -> tuple[int | None, str]:
-    found = draft_tokens(rates)
-    if found is None:
-        return None, "draft depth not known: accept rate fits neither of its meanings; give depth="
-    meaning, n = found
-    if meaning == "steps":
-        return n, f"depth {n} read from accept rate = (accept len - 1) / {n}"
-    return n - 1, f"depth {n - 1} read from accept rate = accept len / {n}, taken for a chain of {n} draft tokens"
+    found = list(dict.fromkeys(run.parallelism for run in runs if run.parallelism and (run.decoded or len(runs) == 1)))
+    if len(found) > 1:
+        rule = "differs between the runs in the log: give each a file of its own"
+        raise InputError("parallelism", ", ".join(found), rule)
+    return {"parallelism": found[0]} if found else {}
 
 
 def _printer(text: str) -> str:
@@ -243,12 +281,6 @@ def _silent(other: _Rank, rank: _Rank) -> bool:
     return rank.time - other.time > 2 * max(other.gap, rank.gap) + 1
 
 
-def _at_depth(intervals: Intervals, depth: int | None) -> Intervals:
-    """The same intervals with the depth filled in."""
-    sums = intervals.sums
-    return Intervals({(depth if d is None else d, batch, group): sums[d, batch, group] for d, batch, group in sums})
-
-
 def _decode(text: str) -> _Decode | None:
     running, tok_s = number(text, "running-req"), number(text, "gen throughput (token/s)")
     if running is None or tok_s is None:
@@ -256,7 +288,8 @@ def _decode(text: str) -> _Decode | None:
     tokens = number(text, "full token")
     tokens = number(text, "token") if tokens is None else tokens
     context = tokens / running if tokens is not None and running > 0 else None
-    return _Decode(int(running), tok_s, number(text, "accept len"), context)
+    length, rate = number(text, "accept len"), number(text, "accept rate")
+    return _Decode(int(running), tok_s, length, context, meanings(length, rate) if length and rate else None)
 
 
 def _unsteady(line: _Decode, rank: _Rank) -> str | None:
