@@ -82,6 +82,15 @@ class _Scrapes:
             found.setdefault(_COPIES.sub("", labels), []).append(series.last)
         return found
 
+    def has(self, name: str) -> bool:
+        """Whether a metric is exported, be it 0."""
+        return bool(self._named((name,)))
+
+    def speaks_of(self, prefix: str) -> bool:
+        """Whether any metric of that prefix is not 0; ``_created`` ones, which hold a time, do not count."""
+        positive = (name for (name, _), series in self.series.items() if series.last > 0)
+        return any(name.startswith(prefix) and not name.endswith("_created") for name in positive)
+
     def positions(self, name: str) -> int:
         """Number of draft positions that a per-position counter knows."""
         found = [_POSITION.search(labels) for labels, _ in self._named((name,))]
@@ -118,24 +127,10 @@ def read_prometheus(lines: Iterable[bytes], hints: Hints | None = None) -> Readi
 
 def _vllm(scrapes: _Scrapes, hints: Hints) -> Reading:
     notes = [_one_scrape()] if scrapes.times == 1 else []
-    drafts, accepted = (scrapes.counter(f"vllm:spec_decode_num_{n}") for n in ("drafts", "accepted_tokens"))
-    drafted = scrapes.counter("vllm:spec_decode_num_draft_tokens")
-    depth, length = hints.depth, None
-    if drafts:
-        per_round = (drafted or 0.0) / drafts
-        nearest = round(per_round)
-        counted = nearest if abs(per_round - nearest) <= 0.02 * nearest else None
-        depth = scrapes.positions("vllm:spec_decode_num_accepted_tokens_per_pos") or counted or depth or nearest
-        if drafted and abs(per_round - depth) > 0.02 * depth:
-            return _nothing(scrapes, "vllm", "number of draft tokens varied between rounds")
-        length = 1 + (accepted or 0.0) / drafts
-    elif drafts is not None:
-        if depth != 0:
-            return _nothing(scrapes, "vllm", "no drafts counted; give depth=0 if it decoded without speculation")
-        notes.append("the speculation counters count no drafts: decoding without speculation (depth 0), as given")
-    elif depth is None:
-        depth = 0
-        notes.append("no speculation counters: taken for a server without speculation (depth 0)")
+    drafting = _drafting(scrapes, hints, notes)
+    if isinstance(drafting, str):
+        return _nothing(scrapes, "vllm", drafting)
+    depth, length = drafting
     latency = ("inter_token_latency_seconds", "time_per_output_token_seconds")
     total = scrapes.counter(*(f"vllm:{n}_sum" for n in latency))
     count = scrapes.counter(*(f"vllm:{n}_count" for n in latency))
@@ -158,6 +153,33 @@ def _vllm(scrapes: _Scrapes, hints: Hints) -> Reading:
     return Reading((point,), 1, scrapes.dropped, tuple(notes), "vllm metrics", {"engine": "vllm"})
 
 
+def _drafting(scrapes: _Scrapes, hints: Hints, notes: list[str]) -> tuple[int | None, float | None] | str:
+    """Depth and accept length of a vLLM server; a sentence where its counters do not tell."""
+    drafts, accepted = (scrapes.counter(f"vllm:spec_decode_num_{n}") for n in ("drafts", "accepted_tokens"))
+    drafted = scrapes.counter("vllm:spec_decode_num_draft_tokens")
+    if drafts:
+        per_round = (drafted or 0.0) / drafts
+        nearest = round(per_round)
+        counted = nearest if abs(per_round - nearest) <= 0.02 * nearest else None
+        positions = scrapes.positions("vllm:spec_decode_num_accepted_tokens_per_pos")
+        depth = positions or counted or hints.depth or nearest
+        if drafted and abs(per_round - depth) > 0.02 * depth:
+            return "number of draft tokens varied between rounds"
+        return depth, 1 + (accepted or 0.0) / drafts
+    if drafts is None and scrapes.speaks_of("vllm:spec_decode_"):
+        # Older servers count tokens only. Emitted tokens over rounds would do, but nothing says how many drafts a round
+        # had, nor whether their time per output token is one of a token or of a round.
+        return "it speculates, but does not count its rounds (vllm:spec_decode_num_drafts): give its log instead"
+    if drafts is not None or scrapes.has("vllm:spec_decode_num_draft_tokens"):
+        if hints.depth != 0:
+            return "no drafts counted; give depth=0 if it decoded without speculation"
+        notes.append("the speculation counters count no drafts: decoding without speculation (depth 0), as given")
+    elif hints.depth is None:
+        notes.append("no speculation counters: taken for a server without speculation (depth 0)")
+        return 0, None
+    return hints.depth, None
+
+
 def _sglang(scrapes: _Scrapes, hints: Hints) -> Reading:
     ranks = scrapes.gauges("sglang:num_running_reqs")
     if any("dp_rank=" not in labels and len(set(values)) > 1 for labels, values in ranks.items()):
@@ -171,6 +193,8 @@ def _sglang(scrapes: _Scrapes, hints: Hints) -> Reading:
     if not batch:
         return _nothing(scrapes, "sglang", "running requests not known at the scrape; give batch=")
     depth = hints.depth
+    if length is None and depth is None and scrapes.speaks_of("sglang:spec_"):
+        return _nothing(scrapes, "sglang", "it speculates, but exports no accept length beside its throughput")
     if length is None and depth is None:
         depth = 0
         notes.append("no accept length: taken for a server without speculation (depth 0)")

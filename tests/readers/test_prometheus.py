@@ -205,3 +205,42 @@ def test_hints_that_differ_from_the_metrics(tmp_path):
         assert read_measurements(path, Hints(depth=3)).points[0].depth == 3
         with pytest.raises(InputError, match=r"depth = 1: contradicts metrics.txt, which says 3"):
             read_measurements(path, Hints(depth=1))
+
+
+V0 = [
+    'vllm:num_requests_running{model_name="m"} 4.0',
+    'vllm:time_per_output_token_seconds_sum{model_name="m"} 20.0',
+    'vllm:time_per_output_token_seconds_count{model_name="m"} 1000.0',
+]
+V0_COUNTERS = [
+    'vllm:spec_decode_num_accepted_tokens_total{model_name="m"} 1200.0',
+    'vllm:spec_decode_num_draft_tokens_total{model_name="m"} 3000.0',
+    'vllm:spec_decode_num_emitted_tokens_total{model_name="m"} 2000.0',
+]
+NO_ROUNDS = "it speculates, but does not count its rounds (vllm:spec_decode_num_drafts): give its log instead"
+
+
+@pytest.mark.parametrize(
+    "counters", [V0_COUNTERS, V0_COUNTERS[:1], V0_COUNTERS[1:2], ['vllm:spec_decode_efficiency{model_name="m"} 0.5']]
+)
+@pytest.mark.parametrize("depth", [None, 0, 3])
+def test_counters_without_rounds_are_no_baseline(counters, depth):
+    reading = read([*V0, *counters], Hints(depth=depth))
+    assert reading.points == () and dict(reading.dropped) == {NO_ROUNDS: 1}  # not 4 / 20 ms = 200 tok/s at depth 0
+
+
+def test_counters_without_rounds_that_count_nothing():
+    zero = [line.rpartition(" ")[0] + " 0.0" for line in V0_COUNTERS]
+    created = 'vllm:spec_decode_num_draft_tokens_created{model_name="m"} 1.7e+09'
+    nothing = "no drafts counted; give depth=0 if it decoded without speculation"
+    assert dict(read([*V0, *zero, created]).dropped) == {nothing: 1}
+    (point,) = read([*V0, *zero, created], Hints(depth=0)).points
+    assert (point.depth, point.tok_s) == (0, 200.0)
+
+
+def test_an_sglang_server_that_exports_its_accept_rate_only_is_no_baseline():
+    lines = [line for line in SGLANG if "spec_accept_length" not in line]
+    assert read(lines).points[0].depth == 0
+    reading = read([*lines, 'sglang:spec_accept_rate{model_name="m"} 0.6'])
+    fault = "it speculates, but exports no accept length beside its throughput"
+    assert reading.points == () and dict(reading.dropped) == {fault: 1}
