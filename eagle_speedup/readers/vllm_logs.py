@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from ..throughput import MeasuredPoint
 from .intervals import Interval, Intervals
-from .log_fields import day, number, numbers_after, process, records, seconds, word
+from .log_fields import day, number, numbers_after, records, seconds, word
 from .reading import Hints, Reading
+from .vllm_servers import Servers
 
 __all__ = ["MARKER", "read_vllm_log"]
 
@@ -20,8 +21,6 @@ MARKER = re.compile(
     rb"|speculative_config"
 )
 
-_NAMED = 8  # processes that fit a note
-_MAX_PROCESSES = 1000
 _USUAL_GAP = 10  # seconds between statistics lines unless configured otherwise
 _DOUBLED = "an engine printed twice in one second: two servers in one log?"
 _AGREE = 0.05  # printed throughput against the speculation line's own
@@ -151,11 +150,17 @@ class _Scan:
         self.intervals.add(Interval(spec.depth, group.running, tokens, 1.0, tokens / accept_length))
         return None
 
-    def settle_baseline(self) -> None:
-        """Steady intervals without speculation counters: the baseline, unless the server speculated."""
+    def settle_baseline(self, says_it_speculates: bool) -> None:
+        """Steady intervals without speculation counters: the baseline, unless the server speculated.
+
+        Args:
+            says_it_speculates: whether its header does.
+        """
         count = self._unpaired.count
         if self.speculates:
             self.dropped["no speculation line in the same second"] += count
+        elif says_it_speculates:
+            self.dropped["no speculation counters, though the log's header says that it speculates"] += count
         elif self.hints.depth:
             self.dropped["no speculation counters at the given depth"] += count
         else:
@@ -173,66 +178,20 @@ class _Scan:
         )
 
 
-class _Servers:
-    """One scan per server of a log: two of them, mixed or one after the other, are no one server."""
-
-    def __init__(self, hints: Hints) -> None:
-        self.scans: list[_Scan] = []
-        self._hints = hints
-        self._server_of: dict[str, int] = {}
-        self._engines: list[dict[str, str]] = []
-        """Per server, the process behind every engine number."""
-        self._latest = 0
-        self._overflow = _Scan(hints)
-        """For records of more processes than a log has; nothing is read from it."""
-
-    def of(self, text: str, engine: str | None) -> _Scan:
-        """The scan of the server that printed a record; ``engine`` None = a speculation line.
-
-        Processes with unlike engine numbers are the ranks of one server, processes with the same one are servers of
-        their own. A record without a prefix goes on with the server before it.
-        """
-        name = process(text)
-        if name is not None and name not in self._server_of:
-            if len(self._server_of) >= _MAX_PROCESSES:
-                return self._overflow
-            self._server_of[name] = self._home(engine)
-        if name is not None:
-            self._latest = self._server_of[name]
-        while len(self.scans) <= self._latest:
-            self.scans.append(_Scan(self._hints))
-            self._engines.append({})
-        if name is not None and engine is not None:
-            self._engines[self._latest].setdefault(engine, name)
-        return self.scans[self._latest]
-
-    def _home(self, engine: str | None) -> int:
-        """The first server in which a new process can be a rank: whose ``engine`` nobody else is."""
-        taken = (engines if engine is None else engine in engines for engines in self._engines)
-        return next((index for index, is_taken in enumerate(taken) if not is_taken), len(self.scans))
-
-    def notes(self) -> tuple[str, ...]:
-        """Which servers there were, where there was more than one."""
-        if len(self.scans) < 2:
-            return ()
-        names = "; ".join(f"{index + 1} = {name}" for name, index in list(self._server_of.items())[:_NAMED])
-        return (f"{len(self.scans)} servers in the log ({names}): each has its own points",)
-
-
 def read_vllm_log(lines: Iterable[bytes], hints: Hints | None = None) -> Reading:
     """Steady intervals of a vLLM log (V1, or V0 with its cumulative counters).
 
     An interval counts when the same number of requests ran at both of its ends, none waited, and no prompt was
     processed in it. Accept lengths are ratios of sums, 1 + accepted / rounds, which is what the server prints. The
     engines of one server (data parallelism) are summed: batch and tok/s are the node's. Servers that the prefixes of
-    the lines tell apart keep points of their own.
+    the lines tell apart keep points of their own, and so do the runs of one that was started again.
 
     Args:
         lines: the log.
         hints: depth where the log does not print per-position rates.
     """
     hints = hints or Hints()
-    servers, setup, date = _Servers(hints), {"engine": "vllm"}, None
+    servers, date = Servers(lambda: _Scan(hints)), None
     for text in records(lines, MARKER):
         date = date or day(text)
         if re.search(r"SpecDecoding|Speculative\s*metrics", text):
@@ -240,17 +199,18 @@ def read_vllm_log(lines: Iterable[bytes], hints: Hints | None = None) -> Reading
         elif re.search(r"Avg\s*generation", text):
             servers.of(text, _engine(text)).statistics(text)
         else:
-            _note_setup(text, setup)
+            servers.header(text)
     points: list[MeasuredPoint] = []
     dropped: Counter[str] = Counter()
-    for scan in servers.scans:
+    for scan, start in zip(servers.scans, servers.starts, strict=True):
         scan.finish()
-        scan.settle_baseline()
+        scan.settle_baseline(start.speculates)
         points += scan.intervals.points(hints, scan.dropped)
         dropped += scan.dropped
     notes = servers.notes() + tuple(dict.fromkeys(note for scan in servers.scans for note in scan.notes()))
-    used = sum(scan.intervals.count for scan in servers.scans)
-    return Reading(tuple(points), used, dropped, notes, "vllm log", setup, date)
+    used = [scan.intervals.count for scan in servers.scans]
+    setup = {"engine": "vllm", **servers.setup([count > 0 for count in used])}
+    return Reading(tuple(points), sum(used), dropped, notes, "vllm log", setup, date)
 
 
 def _engine(text: str) -> str:
@@ -314,12 +274,3 @@ def _speculation_v0(text: str) -> _Spec:
         return _Spec(fault="fields missing")
     rounds = drafted / depth
     return _Spec(emitted - rounds, rounds, int(depth))
-
-
-def _note_setup(text: str, setup: dict[str, str]) -> None:
-    version = word(text, r"API server version[: ]+v?([\w.+-]+)") or word(text, r"LLM engine \(v([\w.+-]+)\)")
-    if version:
-        setup["engine_version"] = version
-    parallel = word(text, r"tensor_parallel_size['\"]?\s*[=:]\s*(\d+)")
-    if parallel:
-        setup["parallelism"] = f"tp{parallel}"

@@ -8,7 +8,7 @@ from eagle_speedup.errors import InputError
 from eagle_speedup.readers.intervals import Interval, Intervals
 from eagle_speedup.readers.reading import Hints
 
-from .test_engine_logs import PREFILL, decode, sglang
+from .test_engine_logs import NEXT, PREFILL, STEADY, decode, sglang, stats, vllm
 
 
 def arguments(steps, topk, nodes, *, tp=4, algorithm="'EAGLE3'"):
@@ -97,6 +97,85 @@ class TestSglangRuns:
         assert reading.points == ()
         fault = "no accept length printed, though the server arguments say that it speculates"
         assert dict(reading.dropped) == {"first line after a prefill": 1, fault: 3}
+
+
+SPECULATES = "{'method': 'eagle3', 'num_speculative_tokens': 3}"
+NO_COUNTERS = "no speculation counters, though the log's header says that it speculates"
+
+
+def started(config=None, *, tp=4, version="0.11.0", pid="(APIServer pid=7) ", core="(EngineCore_DP0 pid=9) "):
+    """The header of a vLLM server."""
+    given = "" if config is None else f", 'speculative_config': {config}"
+    made = "None" if config is None else "SpeculativeConfig(method='eagle3', num_spec_tokens=3)"
+    return [
+        f"{pid}INFO 03-01 09:59:00 [api_server.py:1] vLLM API server version {version}",
+        f"{pid}INFO 03-01 09:59:00 [utils.py:1] non-default args: {{'tensor_parallel_size': {tp}{given}}}",
+        f"{core}INFO 03-01 09:59:01 [core.py:7] Initializing a V1 LLM engine (v{version}) with config: model='m', "
+        f"speculative_config={made}, tensor_parallel_size={tp}",
+    ]
+
+
+class TestVllmStarts:
+    BASELINE = tuple(stats(s, 50.0, 1) for s in (0, 10, 20))
+    LATER = tuple(line.replace("10:00:", "11:00:") for line in (*STEADY, *NEXT))
+
+    @staticmethod
+    def shapes(reading):
+        return [(p.depth, p.tok_s) for p in reading.points]
+
+    @pytest.mark.parametrize("lines", [slice(0, 1), slice(1, 2), slice(2, 3), slice(0, 3)])
+    def test_a_server_that_says_it_speculates_is_no_baseline(self, lines):
+        header = started(SPECULATES)[lines]
+        reading = vllm(*header, *self.BASELINE)
+        if lines == slice(0, 1):  # names no settings
+            assert self.shapes(reading) == [(0, 50.0)]
+        else:
+            assert reading.points == () and dict(reading.dropped) == {"start not seen": 1, NO_COUNTERS: 2}
+
+    def test_a_server_that_says_it_does_not_is_one(self):
+        assert self.shapes(vllm(*started(), *self.BASELINE)) == [(0, 50.0)]
+
+    @pytest.mark.parametrize("names", [{}, {"pid": "", "core": ""}, {"core": "(EngineCore_DP0 pid=77) "}])
+    def test_the_runs_of_one_process_are_kept_apart(self, names):
+        lines = [*started(**names), *self.BASELINE, *started(SPECULATES, **names), *self.LATER]
+        if names.get("pid") == "":
+            lines = [line.replace("(APIServer pid=7) ", "") for line in lines]
+        reading = vllm(*lines)
+        assert self.shapes(reading) == [(0, 50.0), (3, 80.0)]
+        assert dict(reading.dropped) == {"start not seen": 2}
+        assert reading.notes[0].startswith("2 servers in the log")
+        assert reading.setup == {"engine": "vllm", "engine_version": "0.11.0", "parallelism": "tp4"}
+
+    def test_a_baseline_after_speculation(self):
+        later = [line.replace("10:00:", "11:00:") for line in self.BASELINE]
+        reading = vllm(*started(SPECULATES), *STEADY, *NEXT, *started(), *later)
+        assert self.shapes(reading) == [(3, 80.0), (0, 50.0)]
+
+    def test_the_header_of_another_server_says_nothing_of_a_running_one(self):
+        other = started(SPECULATES, pid="(APIServer pid=8) ", core="(EngineCore_DP0 pid=19) ")
+        lines = [*started(), *self.BASELINE[:1], other[0], self.BASELINE[1], *other[1:], self.BASELINE[2]]
+        reading = vllm(*lines)
+        assert self.shapes(reading) == [(0, 50.0)] and reading.used == 2
+
+    def test_containers_have_headers_of_their_own(self):
+        here, there = "vllm-a-1  | ", "vllm-b-1  | "
+        lines = [here + line for line in started(SPECULATES)] + [there + line for line in started()]
+        lines += [there + line for line in self.BASELINE] + [here + line for line in self.BASELINE]
+        reading = vllm(*lines)
+        assert self.shapes(reading) == [(0, 50.0)] and reading.dropped[NO_COUNTERS] == 2
+
+    def test_a_new_rank_does_not_join_a_server_that_is_gone(self):
+        second = [stats(s, 40.0, 1, engine=e).replace("pid=7", f"pid={8 + int(e)}") for s in (0, 10) for e in "01"]
+        second = [line.replace("10:00:", "11:00:") for line in second]
+        reading = vllm(*started(), *self.BASELINE, *started(pid="(APIServer pid=8) "), *second)
+        assert [(p.batch, p.tok_s) for p in reading.points] == [(1, 50.0), (2, 80.0)]
+
+    @pytest.mark.parametrize(("key", "change"), [("parallelism", {"tp": 8}), ("engine_version", {"version": "0.12.0"})])
+    def test_runs_of_unlike_servers_are_refused(self, key, change):
+        lines = [*started(), *self.BASELINE, *started(SPECULATES, **change), *self.LATER]
+        with pytest.raises(InputError, match=rf"{key} = '[\w.]+': differs from the [\w.]+ of a server before it"):
+            vllm(*lines)
+        assert vllm(*lines[:-4]).points != ()  # the second gave no point
 
 
 def test_sums_that_are_merged_are_those_of_all():

@@ -137,7 +137,7 @@ class TestVllm:
         assert reading.notes == ("2 engines, summed to the node's batch and tok/s",)
 
     def test_more_processes_than_a_log_has(self, monkeypatch):
-        monkeypatch.setattr("eagle_speedup.readers.vllm_logs._MAX_PROCESSES", 3)
+        monkeypatch.setattr("eagle_speedup.readers.vllm_servers._MAX_PROCESSES", 3)
         lines = [self.printed_by(f"(APIServer pid={n}) ", stats(0, 80.0, 1))[0] for n in range(50)]
         assert vllm(*lines).dropped == {"start not seen": 3}
 
