@@ -19,6 +19,7 @@ __all__ = [
 ]
 
 _GROSS = 2.0  # time outside decoding and the ends of a run explain less than this
+_FULL = 0.8  # share of the limit that decodes in a run at its limit: ramps and first tokens take the rest
 _ABSURD = 10.0  # decoding all requests at once is faster than the wall clock shows, but not by this much
 _SAME_LENGTH = 0.02  # accept lengths that differ by less are one figure, rounded
 
@@ -93,8 +94,9 @@ def served_batch(result: Mapping[str, Any], hinted: int | None, tpot_ms: float |
     """Requests that decoded together in a run of ``vllm bench serve`` or SGLang's ``bench_serving``.
 
     ``max_concurrency`` is what the client allowed. No more than completed were in flight, and throughput times time per
-    token is how many decoded on average: where that is less than half, the limit was never reached (a request rate held
-    the client back, or prefill took most of the time) and the average is taken.
+    token is how many decoded on average. A run at its limit loses a tenth or so to its ramps and first tokens, and the
+    time of a round hardly depends on that much: where less than four fifths decoded (a request rate held the client
+    back, or prefill took the time), the time per token is that of fewer requests, and the average is taken.
 
     Args:
         result: the run.
@@ -115,7 +117,7 @@ def served_batch(result: Mapping[str, Any], hinted: int | None, tpot_ms: float |
             most = 1000 * limit / tpot_ms
             rule = f"contradicts {limit} requests at {tpot_ms:g} ms a token, which give {most:.4g} tok/s at most"
             raise InputError("output_throughput", total, rule)
-    if limit is None or (mean is not None and mean < limit / _GROSS):
+    if limit is None or (mean is not None and mean < _FULL * limit):
         return _measured_batch(limit, mean, hinted, notes)
     return agreed_batch(hinted, limit)
 
@@ -155,7 +157,10 @@ def _measured_batch(limit: int | None, mean: float | None, hinted: int | None, n
         rule = f"not known, since no max_concurrency was set; give batch= (throughput times time per token: {about})"
         raise InputError("batch", None, rule)
     batch = agreed_batch(hinted, about, mean=mean)
-    if limit is not None and hinted is None:
+    if hinted is not None:
+        if not _FULL * hinted <= mean <= hinted / _FULL:
+            notes.append(f"batch {hinted} taken as given, though {mean:.3g} requests decoded on average")
+    elif limit is not None:
         notes.append(
             f"batch {batch}, from throughput times time per token: {limit} requests could run together, but did not"
         )

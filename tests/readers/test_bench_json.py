@@ -263,7 +263,7 @@ class TestHowManyRanTogether:
     """The client's limit is no measurement."""
 
     def test_no_more_than_completed(self, read):
-        result = {"max_concurrency": 256, "completed": 10, "output_throughput": 400, "mean_tpot_ms": 18}
+        result = {"max_concurrency": 256, "completed": 10, "output_throughput": 500, "mean_tpot_ms": 18}
         reading = read(result, Hints(depth=0))
         assert [(p.batch, p.total_tok_s) for p in reading.points] == [(10, pytest.approx(10 / 0.018, rel=1e-4))]
         assert reading.notes == ("max_concurrency 256, but 10 requests completed: no more ran together",)
@@ -276,6 +276,29 @@ class TestHowManyRanTogether:
         assert read(result, Hints(depth=0, batch=8)).points[0].batch == 8  # known better, and near
         with pytest.raises(InputError, match=r"batch = 256: contradicts result.json, which says about 7"):
             read(result, Hints(depth=0, batch=256))
+
+    @pytest.mark.parametrize(
+        ("total", "batch"),
+        [
+            (300.0, 6),  # 300 tok/s at 20 ms a token: 6 of 10 decoded
+            (390.0, 8),  # 7.8
+            (400.0, 10),  # 8 of 10: ramps and first tokens
+            (500.0, 10),
+        ],
+    )
+    def test_a_time_per_token_is_that_of_the_requests_that_decoded(self, read, total, batch):
+        reading = read({"max_concurrency": 10, "output_throughput": total, "mean_tpot_ms": 20}, Hints(depth=0))
+        (point,) = reading.points
+        assert (point.batch, point.tok_s, point.per_user) == (batch, 50.0, True)
+        note = f"batch {batch}, from throughput times time per token: 10 requests could run together, but did not"
+        assert reading.notes == (() if batch == 10 else (note,))
+
+    def test_a_given_batch_that_is_off_the_average_is_said(self, read):
+        result = {"max_concurrency": 10, "output_throughput": 300.0, "mean_tpot_ms": 20}
+        given = read(result, Hints(depth=0, batch=10))
+        assert given.points[0].batch == 10
+        assert given.notes == ("batch 10 taken as given, though 6 requests decoded on average",)
+        assert read(result, Hints(depth=0, batch=6)).notes == ()
 
     def test_the_concurrency_that_the_client_measured(self, read):
         result = {"max_concurrency": 64, "concurrency": 5.2, "mean_tpot_ms": 10.0, "backend": "sglang"}
