@@ -37,6 +37,10 @@ _MARK = re.compile(rb'\n(?=\{)|"benchmarks"\s*:\s*\[|' + _SCALAR.pattern)
 _MAX_BROKEN = 1000  # documents that can not be parsed, each of which may be read to its end before that shows
 _LONGEST = 256  # bytes that a scalar and its key take at most
 _WHOLE = 0.02  # a depth that is off a whole number by more was not one depth
+_BESIDE = (
+    "write the run into a .yaml file as points: [{depth: .., batch: .., tok_s: .., accept_length: ..}], with the "
+    "accept length from the server's log or metrics of the same run"
+)
 _KNOWN = frozenset(
     [
         "accept_length",
@@ -199,11 +203,13 @@ def _point(
 ) -> MeasuredPoint:
     depth = depth or hints.depth
     if depth is None and length is None:
-        raise InputError(
-            "depth", None, "not known, and no accept length in the result; give depth= (0 = no speculation)"
-        )
+        asked = "give depth= (0 = no speculation)"
+        raise InputError("depth", None, f"not known, and no accept length in the result; {asked}; if it did, {_BESIDE}")
     if depth == 0 and length is not None and length > 1:
         raise Contradiction("depth", 0, f"an accept length of {length:g}")
+    if depth and length is None:
+        rule = f"not in the result, and without it nothing says how long a round at depth {depth} takes; {_BESIDE}"
+        raise InputError("accept_length", None, rule)
     if depth is None:
         notes.append("draft depth not known: the result does not hold it; give depth=")
     tok_s = total if per_user is None else per_user

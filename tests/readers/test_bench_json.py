@@ -229,6 +229,24 @@ def test_missing_file(tmp_path):
         read_bench_json(tmp_path / "none")
 
 
+BESIDE = (
+    "write the run into a .yaml file as points: [{depth: .., batch: .., tok_s: .., accept_length: ..}], with the accept "
+    "length from the server's log or metrics of the same run"
+)
+
+
+def test_a_speculating_run_without_an_accept_length_says_where_to_put_it(read):
+    reading = read(GUIDELLM)
+    (reason,) = reading.dropped
+    known = "not known, and no accept length in the result; give depth= (0 = no speculation)"
+    assert reading.points == () and reason == f"depth = None: {known}; if it did, {BESIDE}"
+    reading = read(GUIDELLM, Hints(depth=3))
+    (reason,) = reading.dropped
+    why = "not in the result, and without it nothing says how long a round at depth 3 takes"
+    assert reading.points == () and reason == f"accept_length = None: {why}; {BESIDE}"
+    assert [p.depth for p in read(GUIDELLM, Hints(depth=0)).points] == [0]
+
+
 def test_the_day_and_a_batch_that_differs(tmp_path):
     path = tmp_path / "r.json"
     path.write_text(json.dumps({"date": "20251022-102756", "mean_tpot_ms": 10.0, "max_concurrency": 8}))
