@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Iterable
@@ -59,6 +60,8 @@ _HIDDEN = "targets outside the draft vocabulary are {}: the accuracy is overstat
 _NUMBER = r"(?P<value>[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:[-+]?nan|[-+]?inf|null|none)(?!\w))"
 # Never two runs of blanks with nothing between them: a long run would be cut in two in every way.
 _KEYS = [(t, re.compile(rf"(?<![\w/]){t.pattern}['\"]?(?:\s*[:=]\s*|\s+)(?:tensor\()?{_NUMBER}")) for t in TRAINERS]
+_NAMES = [(t, re.compile(t.pattern)) for t in TRAINERS]
+_CELL = re.compile(_NUMBER)
 _RANK = re.compile(r"(?i:\brank|\[default)[ :=]{0,2}(\d{1,5})\b")
 _PREFIX = 200  # characters of a line that may name the rank that printed it
 _MARKER = re.compile(rb"acc")
@@ -90,7 +93,10 @@ class TrainerReading:
 
 
 def read_trainer_log(lines: Iterable[bytes], name: str = "log") -> TrainerReading:
-    """The last complete set of per-step accuracies in a trainer's log (text, JSON lines or printed dictionaries).
+    """The last complete set of per-step accuracies in a trainer's log.
+
+    It may be text, JSON lines, printed dictionaries, or a table with a column per metric, as Lightning's CSVLogger
+    writes it: a row holds what was logged at one step, and empty cells what was not.
 
     A set that holds a value which is none, or fewer steps than the one before it, is not complete. Where none is, the
     steps before the broken one are taken. Either is told in ``faults``. Lines that name their rank are read by rank.
@@ -103,23 +109,32 @@ def read_trainer_log(lines: Iterable[bytes], name: str = "log") -> TrainerReadin
         InputError: no set of a known trainer in it.
     """
     sets: dict[str, dict[int, _Sets]] = {}
+    table: _Table | None = None
     for index, line in enumerate(lines):
+        if table is not None and table.row(line, index, sets):
+            continue
         if not _MARKER.search(line):
             continue
         text = clean(line)
         found = _RANK.search(text[:_PREFIX])
         rank = -1 if found is None else int(found[1])
+        spoken = False
         for trainer, pattern in _KEYS:
             for match in pattern.finditer(text):
+                spoken = True
                 of_trainer = sets.setdefault(trainer.name, {})
                 if rank in of_trainer or len(of_trainer) < _MAX_RANKS:
                     of_trainer.setdefault(rank, _Sets()).add(int(match["k"]), match["value"], index)
+        if not spoken:
+            table = _table(line) or table
     for by_rank in sets.values():
         for found_sets in by_rank.values():
             found_sets.close()
     trainer = max(TRAINERS, key=lambda t: max((s.rating for s in sets.get(t.name, {}).values()), default=(0, 0)))
-    fault = fault_of(lines)
-    return _reading(trainer, sets.get(trainer.name, {}), () if fault is None else (fault,), name)
+    faults = [] if (fault := fault_of(lines)) is None else [fault]
+    if table is not None and table.odd:
+        faults.append(f"{table.odd} rows left out: they have another number of cells than the table has columns")
+    return _reading(trainer, sets.get(trainer.name, {}), tuple(faults), name)
 
 
 def _reading(trainer: Trainer, by_rank: dict[int, _Sets], faults: tuple[str, ...], name: str) -> TrainerReading:
@@ -226,6 +241,56 @@ class _Sets:
         if self.dropped:
             found.append(f"{self.dropped} values left out: not a number in [0, 1], or of a set that is not whole")
         return tuple(found)
+
+
+class _Table:
+    """Columns of a CSV file whose header names accuracies."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.odd = 0
+        """Rows that do not fit the header."""
+        self._width = len(names)
+        found = [
+            (t, m["k"], column) for t, p in _NAMES for column, name in enumerate(names) if (m := p.fullmatch(name))
+        ]
+        self.columns = sorted(((t.name, int(k), column) for t, k, column in found), key=lambda item: item[:2])
+        """(trainer, step, column) of every accuracy."""
+        self._step = names.index("step") if "step" in names else None
+        self._latest: dict[str, str] = {}
+        """By trainer, at which training step its latest value was logged."""
+
+    def row(self, line: bytes, index: int, sets: dict[str, dict[int, _Sets]]) -> bool:
+        """Read a row into ``sets``; False where a line is no row of this table."""
+        cells = _cells(line)
+        if len(cells) != self._width or any(p.fullmatch(cell) for _, p in _NAMES for cell in cells):
+            self.odd += len(cells) > 1 and not _MARKER.search(line)
+            return False
+        for trainer, k, column in self.columns:
+            if not cells[column]:
+                continue
+            of_trainer = sets.setdefault(trainer, {}).setdefault(-1, _Sets())
+            at = "" if self._step is None else cells[self._step]
+            if self._latest.setdefault(trainer, at) != at:
+                of_trainer.close()  # what was logged at another step is of another validation
+            self._latest[trainer] = at
+            of_trainer.add(k, cells[column] if _CELL.fullmatch(cells[column]) else "nan", index)
+        return True
+
+
+def _table(line: bytes) -> _Table | None:
+    """The table that a line is the header of; None where it is none."""
+    names = _cells(line)
+    if len(names) < 2 or any(_CELL.fullmatch(name) for name in names):
+        return None
+    table = _Table(names)
+    return table if table.columns else None
+
+
+def _cells(line: bytes) -> list[str]:
+    try:
+        return [cell.strip() for cell in next(csv.reader([clean(line)]), [])]
+    except csv.Error:
+        return []
 
 
 def _value(text: str) -> float | None:

@@ -230,8 +230,8 @@ def test_missing_file(tmp_path):
 
 
 BESIDE = (
-    "write the run into a .yaml file as points: [{depth: .., batch: .., tok_s: .., accept_length: ..}], with the accept "
-    "length from the server's log or metrics of the same run"
+    "write the run into a .yaml file as points: [{depth: .., batch: .., tok_s: .., accept_length: ..}], with the "
+    "accept length from the server's log or metrics of the same run"
 )
 
 
