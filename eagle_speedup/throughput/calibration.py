@@ -7,10 +7,10 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -30,6 +30,7 @@ __all__ = [
     "calibration_names",
     "load_calibration",
     "parse_calibration",
+    "prior_of",
     "save_calibration",
 ]
 
@@ -117,10 +118,7 @@ class Calibration:
     @cached_property
     def effective_prior(self) -> Prior:
         """The prior in use: the given one, else the one for a dense or a mixture-of-experts verifier, else general."""
-        if self.prior is not None:
-            return self.prior
-        moe = self.verifier_moe
-        return Prior() if moe is None else Prior().for_verifier(moe=moe)
+        return _belief(self.verifier_moe) if self.prior is None else self.prior
 
     @cached_property
     def verifier_moe(self) -> bool | None:
@@ -156,16 +154,23 @@ class Calibration:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What its setup leaves open: sentences."""
-        if self.prior is not None or self.verifier is None or self.verifier_moe is not None:
+        if self.verifier is None or self.verifier_moe is not None or not self._is_general:
             return ()
         near = difflib.get_close_matches(self.verifier, config_names("verifier"), n=1, cutoff=0.7)
         what = "is no shipped configuration" + (f" (did you mean {near[0]!r}?)" if near else "")
         if self.verifier.endswith((".yaml", ".yml")):
             what = "is a file that is not found"
+        instead = "" if self.prior is None else " and leave out prior.elasticity and prior.elasticity_spread"
         return (
             f"the verifier {self.verifier!r} {what}: whether it is dense or a mixture of experts is not known, so the "
-            "prior is the general one; say moe: true or moe: false in the calibration",
+            f"prior is the general one; say moe: true or moe: false in the calibration{instead}",
         )
+
+    @property
+    def _is_general(self) -> bool:
+        """Whether the prior says nothing of the kind of verifier: a stated one may do so, or leave it open."""
+        prior, general = self.effective_prior, Prior()
+        return (prior.elasticity, prior.elasticity_spread) == (general.elasticity, general.elasticity_spread)
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -181,6 +186,15 @@ class Calibration:
     def model(self) -> ThroughputModel:
         """The fitted throughput model."""
         return calibrate(self.points, prior=self.effective_prior)
+
+
+if TYPE_CHECKING:
+    PriorConfig = Prior
+else:
+    # Every field may be null, as in a file: with the defaults of `Prior`, a config that names one of them would state
+    # them all, and what is believed of the kind of verifier would be lost.
+    _OPTIONAL = [(f.name, list[float] | None if f.name == "curve" else float | None, None) for f in fields(Prior)]
+    PriorConfig = make_dataclass("PriorConfig", _OPTIONAL, namespace={"__module__": __name__})
 
 
 @dataclass(kw_only=True)
@@ -209,14 +223,18 @@ class CalibrationConfig:
     """How drafts are sampled and accepted."""
     notes: str | None = None
     """What a reader must know."""
-    prior: Prior | None = None
-    """Beliefs for what the points do not determine."""
+    prior: PriorConfig | None = None
+    """Beliefs for what the points do not determine; null = as for the kind of verifier."""
     sources: list[Source] = field(default_factory=list)
     """Where the figures were read."""
     points: list[MeasuredPoint]
     """What was measured."""
     simple_models: dict[str, Any] = field(default_factory=dict)
     """Simple rules by name: ``kind``, and the fields of `LinearBreakeven` or `OptimisticOverhead`."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.prior, Prior):
+            self.prior = PriorConfig(**self.prior.as_dict())
 
 
 def calibration_names() -> tuple[str, ...]:
@@ -254,11 +272,24 @@ def parse_calibration(data: Mapping[str, Any], folder: Path | None = None) -> Ca
         folder=folder,
         points=get_list(data, "", "points", _point),
         sources=get_list(data, "", "sources", _source),
-        prior=None if prior is None else Prior(**check_fields(prior, "prior", Prior)),
+        prior=prior_of(prior, None),
         simple_models=_simple_models(data.get("simple_models") or {}),
     )
-    _ = calibration.verifier_moe  # refused here rather than at the first projection
-    return calibration
+    moe = calibration.verifier_moe  # refused here rather than at the first projection
+    return calibration if moe is None else replace(calibration, prior=prior_of(prior, moe))
+
+
+def prior_of(data: Any, moe: bool | None) -> Prior | None:
+    """A prior from a file's mapping; what it leaves out is as believed of the kind of verifier. None stays None."""
+    if data is None:
+        return None
+    named = {key: value for key, value in check_fields(data, "prior", Prior).items() if value is not None}
+    return within("", lambda: replace(_belief(moe), **named))
+
+
+def _belief(moe: bool | None) -> Prior:
+    """The prior where nothing is stated: for a dense or a mixture-of-experts verifier; None = not known."""
+    return Prior() if moe is None else Prior().for_verifier(moe=moe)
 
 
 def check_draft_sampling(name: str | None) -> None:
@@ -286,7 +317,7 @@ def save_calibration(calibration: Calibration, path: str | Path) -> Path:
 def _plain(calibration: Calibration) -> dict[str, Any]:
     config = calibration.as_config()
     data = {f.name: getattr(config, f.name) for f in fields(config)}
-    data["prior"] = None if config.prior is None else config.prior.as_dict()
+    data["prior"] = None if calibration.prior is None else calibration.prior.as_dict()
     data["sources"] = [{key: value for key, value in asdict(s).items() if value is not None} for s in config.sources]
     data["points"] = [point.as_dict() for point in config.points]
     return {key: value for key, value in data.items() if key == "points" or value not in (None, [], {})}

@@ -94,6 +94,15 @@ def test_overrides(cli):
     assert cli.json(*ASK, "--set", "title=mine")["fingerprint"] == plain["fingerprint"]
 
 
+def test_one_value_of_the_prior_leaves_the_others_as_they_are(cli):
+    """0.012 is the noise in use anyway; the elasticity in use is that of a mixture of experts, not the general one."""
+    assert cli.json(*ASK, "--set", "prior.noise=0.012") == cli.json(*ASK)
+    dense = cli.json(*ASK, "--set", "verifier=llama_3_1_8b")
+    assert dense["calibrated"] != cli.json(*ASK)["calibrated"]
+    for order in (("prior.noise=0.012", "verifier=llama_3_1_8b"), ("verifier=llama_3_1_8b", "prior.noise=0.012")):
+        assert cli.json(*ASK, *(word for change in order for word in ("--set", change))) == dense
+
+
 def test_the_simple_rules_follow_overridden_points(cli):
     points = ("--set", "points[0].tok_s=300", "--set", "points[1].tok_s=330")
     words = ("estimate", "--full-acc", ".742,.47,.29", "-c", "kimi_k2_5_origin", *points)

@@ -188,8 +188,10 @@ def test_a_verifier_of_unknown_kind_is_told(tmp_path, name, says):
     assert warning.startswith(f"the verifier {name!r} {says}") and "the prior is the general one" in warning
     known = load_calibration(write(tmp_path, GOOD + f"verifier: {name}\nmoe: false\n"))
     assert known.warnings == () and known.effective_prior == Prior().for_verifier(moe=False)
-    stated = load_calibration(write(tmp_path, GOOD + f"verifier: {name}\nprior: {{noise: 0.02}}\n"))
+    stated = load_calibration(write(tmp_path, GOOD + f"verifier: {name}\nprior: {{elasticity: 0.3}}\n"))
     assert stated.warnings == (), "nothing was left to the kind of verifier"
+    partly = load_calibration(write(tmp_path, GOOD + f"verifier: {name}\nprior: {{noise: 0.02}}\n"))
+    assert partly.warnings[0].endswith("in the calibration and leave out prior.elasticity and prior.elasticity_spread")
 
 
 def test_the_kind_of_a_verifier_is_checked(tmp_path):

@@ -64,7 +64,7 @@ def test_changes_are_applied_in_order_and_the_file_is_not_touched():
     changed = compose("calibration", ORIGIN, ["points[1].depth=4", "prior.noise=0.05", "points[1].depth=5"])
     calibration = load_calibration(changed)
     assert calibration.points[1].depth == 5
-    assert calibration.prior == Prior(noise=0.05)
+    assert calibration.prior == Prior(noise=0.05, elasticity=0.20, elasticity_spread=0.7)
     assert load_calibration(ORIGIN).points[1].depth is None
     assert load_node(compose("node", "h100_x8", ["gpu_count=4"])).gpu_count == 4
     assert load_verifier(compose("verifier", "kimi_k2_5", ["constants.layers.value=30"])).get("layers") == 30
@@ -126,7 +126,8 @@ def test_the_monitor_takes_the_config_of_an_application(tmp_path):
     config: Any = OmegaConf.merge({"batch": 1, "calibration": OmegaConf.load(path)}, line)
     monitor = SpeedupMonitor(calibration=config.calibration)
     by_option = load_calibration(compose("calibration", path, ["prior.noise=0.05"]))
-    assert monitor.calibration == by_option and monitor.calibration.prior == Prior(noise=0.05)
+    assert monitor.calibration == by_option
+    assert by_option.prior == Prior(noise=0.05, elasticity=0.20, elasticity_spread=0.7)
     assert monitor.calibration.fingerprint == by_option.fingerprint != load_calibration(ORIGIN).fingerprint
 
 
@@ -139,6 +140,35 @@ def test_the_kind_of_a_verifier_beside_the_file_goes_along(tmp_path, monkeypatch
     composed, direct = load_calibration(compose("calibration", file)), load_calibration(file)
     assert composed.effective_prior == direct.effective_prior == Prior().for_verifier(moe=True)
     assert composed.fingerprint == direct.fingerprint
+
+
+POINTS = [{"depth": 0, "tok_s": 90.0}]
+
+
+@pytest.mark.parametrize(
+    ("setup", "elasticity"),
+    [
+        ({"verifier": "llama_3_1_8b"}, 0.08),
+        ({"verifier": "kimi_k2_5"}, 0.20),
+        ({"verifier": "unheard of"}, 0.14),
+        ({"moe": False}, 0.08),
+        ({}, 0.14),
+    ],
+)
+def test_a_prior_that_names_one_field_leaves_the_others_to_the_kind_of_verifier(setup, elasticity):
+    data = {"name": "x", "points": POINTS, **setup}
+    schema = OmegaConf.structured(CalibrationConfig)
+    for prior in ({"noise": 0.05}, {"noise": 0.05, "elasticity": None}):
+        for source in ({**data, "prior": prior}, OmegaConf.merge(schema, {**data, "prior": prior})):
+            calibration = load_calibration(source)  # type: ignore[arg-type]
+            assert calibration.effective_prior.noise == 0.05
+            assert calibration.effective_prior.elasticity == elasticity
+            assert calibration.effective_prior.elasticity_spread == (1.0 if elasticity == 0.14 else 0.7)
+    whole = load_calibration({**data, "prior": Prior().as_dict()})
+    assert whole.effective_prior == Prior()
+    assert load_calibration(OmegaConf.structured(CalibrationConfig(name="x", points=[], prior=Prior(step_ms=9.0)))) == (
+        Calibration("x", (), prior=Prior(step_ms=9.0))
+    )
 
 
 positive = st.floats(min_value=0.1, max_value=1e5, allow_nan=False)
