@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 import filecmp
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from ..errors import InputError
 from ..readers.measurements import FORMATS, read_measurements
 from ..readers.reading import Hints, Reading
 from ..throughput import Calibration, MeasuredPoint, Prior, Source, load_node, load_verifier
-from ..throughput.calibration import check_draft_sampling, parse_calibration
+from ..throughput.calibration import SETUP, check_draft_sampling, parse_calibration, parse_simple_models, prior_of
 from ..throughput.checks import WHAT_TO_MEASURE
 from ..throughput.simulated import simulated_prior
-from ..throughput.specs import tensor_parallel
+from ..throughput.specs import config_names, tensor_parallel
 from ..throughput.strict_yaml import read_yaml, suggest
 from .parser import positive, whole
 
@@ -48,43 +49,112 @@ def gather(sources: Sequence[str], setup: Mapping[str, str | None], *, simulate:
         InputError: a file that can not be used or is given twice, hints that are none, a setup that does not exist, or
             no point at all.
     """
-    data: dict[str, Any] = {"name": "calibration"}
-    points: list[MeasuredPoint] = []
-    origins: list[Source] = []
+    merged = _Merged(setup)
     readings: list[tuple[str, Reading]] = []
-    found: dict[str, str] = {}
     parsed = [parse_source(text) for text in sources]
     _refuse_repeats([path for path, _, _ in parsed])
     _check_setup(setup)
     for path, hints, format in parsed:
         if path.suffix in _YAML:
-            given = _from_yaml(path, data, len(origins))
-            points += given.points
-            origins += given.sources
+            merged.add_yaml(path)
             continue
         reading = read_measurements(path, hints, format=format)
         readings.append((path.name, reading))
-        for key, value in reading.setup.items():
-            if found.setdefault(key, value) != value:
-                raise InputError(key, value, f"of {path.name} differs from {found[key]!r} of the files before it")
-        if reading.points:
-            origins.append(_source(path, reading, len(origins) + 1))
-            points += [replace(point, source=origins[-1].id) for point in reading.points]
-    if not points and not simulate:
+        merged.add_reading(path, reading)
+    if not merged.points and not simulate:
         if not sources:
             raise InputError("sources", [], "must name at least one file: " + WHAT_TO_MEASURE)
         reasons = "; ".join(f"{name}: {reading.summary()}" for name, reading in readings)
         raise InputError("sources", [Path(s).name for s in sources], f"gave no point ({reasons})")
-    chosen = {**data, **found, **{key: value for key, value in setup.items() if value is not None}}
-    if simulate:
-        chosen["prior"], origin = _simulated(chosen)
-        origins.append(origin)
-    known = {key: value for key, value in chosen.items() if key in Calibration.__dataclass_fields__}
-    return Gathered(Calibration(**{**known, "points": tuple(points), "sources": tuple(origins)}), tuple(readings))
+    return Gathered(merged.calibration(simulate=simulate), tuple(readings))
 
 
-def _simulated(setup: Mapping[str, Any]) -> tuple[Prior, Source]:
-    """The prior of a simulated node, and where it comes from."""
+class _Merged:
+    """What the files say together: nothing that one of them says is lost, and where two differ they are refused."""
+
+    def __init__(self, setup: Mapping[str, str | None]) -> None:
+        self.points: list[MeasuredPoint] = []
+        self._stated = {key: value for key, value in setup.items() if value is not None}
+        self._setup: dict[str, Any] = {}
+        self._about: dict[str, Any] = {"name": "calibration"}
+        self._prior: dict[str, Any] = {}
+        self._rules: dict[str, Any] = {}
+        self._sources: dict[str, Source] = {}
+
+    def add_reading(self, path: Path, reading: Reading) -> None:
+        """Points of a log or a benchmark, with their source."""
+        self._agree(path, reading.setup, self._setup)
+        if reading.points:
+            source = _source(path, reading, self._free("s", len(self._sources) + 1))
+            self._add(reading.points, (source,), everything=True)
+
+    def add_yaml(self, path: Path) -> None:
+        """Points of a calibration's file and what it says besides. A name is not required."""
+        content = read_yaml(path)
+        content.setdefault("name", re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem))
+        given = parse_calibration(content, path.parent)
+        self._agree(path, {key: getattr(given, key) for key in SETUP}, self._setup)
+        if given.verifier in (None, self._stated.get("verifier", given.verifier)):  # else of a verifier not in use
+            # The kind goes along where the verifier's file may not be found again.
+            moe = given.moe if given.verifier in config_names("verifier") else given.verifier_moe
+            self._agree(path, {"moe": moe}, self._setup)
+        named = {key: value for key, value in (content.get("prior") or {}).items() if value is not None}
+        self._agree(path, named, self._prior, "prior.")
+        rules = {key: rule.as_dict() for key, rule in given.simple_models.items()}
+        self._agree(path, rules, self._rules, "simple_models.")
+        notes = [text for text in (self._about.get("notes"), given.notes) if text is not None]
+        self._about.update(name=given.name, notes=" ".join(dict.fromkeys(notes)) or None)
+        self._about.update({} if given.title is None else {"title": given.title})
+        if given.verifier is not None and "verifier" not in self._stated:
+            self._about.setdefault("folder", given.folder)
+        named_here = given.sources or (Source(self._free("s", len(self._sources) + 1), path.name),)
+        self._add(given.points, named_here, everything=not given.sources)
+
+    def calibration(self, *, simulate: bool) -> Calibration:
+        """All of it; with ``simulate``, the prior is that of a simulated node."""
+        chosen = {**self._about, **self._setup, **self._stated}
+        moe = load_verifier(chosen["verifier"]).moe if simulate and chosen.get("verifier") else None
+        prior = prior_of(self._prior or None, moe)
+        if simulate:
+            prior, origin = _simulated(chosen, prior)
+            self._add((), (origin,))
+        known = {key: value for key, value in chosen.items() if key in Calibration.__dataclass_fields__}
+        known.update(simple_models=parse_simple_models(self._rules), prior=prior)
+        known.update(points=tuple(self.points), sources=tuple(self._sources.values()))
+        merged = Calibration(**known)
+        return merged if simulate else replace(merged, prior=prior_of(self._prior or None, merged.verifier_moe))
+
+    def _agree(self, path: Path, values: Mapping[str, Any], known: dict[str, Any], prefix: str = "") -> None:
+        """Put what a file says to what is ``known``; what an option says, or no file, is not compared."""
+        for key, value in values.items():
+            if value is not None and (prefix or key not in self._stated) and known.setdefault(key, value) != value:
+                decide = "" if prefix or key == "moe" else f"; --{key.replace('_', '-')} says which one holds"
+                rule = f"of {path.name} differs from {known[key]!r} of the files before it{decide}"
+                raise InputError(f"{prefix}{key}", value, rule)
+
+    def _add(self, points: Sequence[MeasuredPoint], sources: Sequence[Source], *, everything: bool = False) -> None:
+        """Points and their sources (``everything``: all points are of the one source), under names not yet taken."""
+        own = {source.id for source in sources}
+        renamed: dict[str, str] = {}
+        earlier = dict(self._sources)
+        for source in sources:
+            name = source.id
+            if self._sources.get(name, source) != source:
+                name = self._free(f"{source.id}_", 2, own)
+            if source.id in earlier:
+                renamed.setdefault(source.id, name)
+            self._sources[name] = replace(source, id=name)
+        for point in points:
+            origin = sources[0].id if everything else point.source
+            self.points.append(replace(point, source=renamed.get(origin, origin) if origin else None))
+
+    def _free(self, stem: str, number: int, reserved: Collection[str] = ()) -> str:
+        """A name for a source that none has yet."""
+        return next(name for n in count(number) if (name := f"{stem}{n}") not in {*self._sources, *reserved})
+
+
+def _simulated(setup: Mapping[str, Any], base: Prior | None) -> tuple[Prior, Source]:
+    """The prior of a simulated node, and where it comes from. What a simulation does not tell is as in ``base``."""
     for field in ("node", "verifier"):
         if setup.get(field) is None:
             raise InputError(field, None, "must be given with --simulate")
@@ -94,7 +164,7 @@ def _simulated(setup: Mapping[str, Any]) -> tuple[Prior, Source]:
         setup["verifier"],
         engine=setup.get("engine") or "sglang",
         gpus=load_node(setup["node"]).gpu_count if shared is None else shared,
-        base=setup.get("prior") or Prior().for_verifier(moe=load_verifier(setup["verifier"]).moe),
+        base=base or Prior().for_verifier(moe=load_verifier(setup["verifier"]).moe),
     )
     return prior, Source("simulation", f"prior simulated by {origin}", "specification", None)
 
@@ -123,21 +193,6 @@ def parse_source(text: str) -> tuple[Path, Hints, str | None]:
     return Path(name), hints, values.get("format")
 
 
-def _from_yaml(path: Path, data: dict[str, Any], taken: int) -> Calibration:
-    """Points and sources of a YAML file; its other keys go to ``data``. A name is not required."""
-    content = read_yaml(path)
-    content.setdefault("name", re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem))
-    given = parse_calibration(content, path.parent)
-    about = ("name", "title", "notes", "folder", "engine", "engine_version", "parallelism", "draft_sampling")
-    names = (*about, "node", "verifier", "moe")
-    data.update({key: getattr(given, key) for key in names if getattr(given, key) is not None})
-    data.update(prior=given.prior, simple_models=given.simple_models)
-    if given.sources:
-        return given
-    source = Source(f"s{taken + 1}", path.name)
-    return replace(given, points=tuple(replace(p, source=source.id) for p in given.points), sources=(source,))
-
-
 def _refuse_repeats(paths: Sequence[Path]) -> None:
     """Refuse a file that is given twice, under whatever name: its points would count twice."""
     for index, path in enumerate(paths):
@@ -161,13 +216,13 @@ def _check_setup(setup: Mapping[str, str | None]) -> None:
     check_draft_sampling(setup.get("draft_sampling"))
 
 
-def _source(path: Path, reading: Reading, number: int) -> Source:
+def _source(path: Path, reading: Reading, name: str) -> Source:
     """With the day the file itself names; the file's own only where it names none, and said so."""
     written = datetime.date.fromtimestamp(path.stat().st_mtime)
     text, date = f"{path.name}: {reading.summary()}", reading.date
     if date is None:
-        return Source(f"s{number}", f"{text}; undated, day of the file", "measured", written.isoformat())
+        return Source(name, f"{text}; undated, day of the file", "measured", written.isoformat())
     if len(date) == len("10-22"):
         year = written.year if date <= written.strftime("%m-%d") else written.year - 1
-        return Source(f"s{number}", f"{text}; prints no year, the file's taken", "measured", f"{year}-{date}")
-    return Source(f"s{number}", text, "measured", date)
+        return Source(name, f"{text}; prints no year, the file's taken", "measured", f"{year}-{date}")
+    return Source(name, text, "measured", date)

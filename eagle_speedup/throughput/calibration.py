@@ -30,6 +30,7 @@ __all__ = [
     "calibration_names",
     "load_calibration",
     "parse_calibration",
+    "parse_simple_models",
     "prior_of",
     "save_calibration",
 ]
@@ -40,7 +41,7 @@ _SIMPLE = {"linear_breakeven": LinearBreakeven, "optimistic_overhead": Optimisti
 _TEXT = ("name", "title", "node", "verifier", "engine", "engine_version", "parallelism", "draft_sampling", "notes")
 DRAFT_SAMPLINGS = ("greedy", "onehot", "rejection")
 """How drafts can be sampled and accepted."""
-_SETUP = ("node", "verifier", "engine", "engine_version", "parallelism", "draft_sampling")
+SETUP = ("node", "verifier", "engine", "engine_version", "parallelism", "draft_sampling")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class Calibration:
         content = {
             "schema": SCHEMA,
             "model": MODEL_VERSION,
-            "setup": {key: getattr(self, key) for key in _SETUP},
+            "setup": {key: getattr(self, key) for key in SETUP},
             "points": sorted(map(canonical_point, self.points)),
             "prior": self.effective_prior.as_dict(),
             "simple_models": {key: model.as_dict() for key, model in self.simple_models.items()},
@@ -273,7 +274,7 @@ def parse_calibration(data: Mapping[str, Any], folder: Path | None = None) -> Ca
         points=get_list(data, "", "points", _point),
         sources=get_list(data, "", "sources", _source),
         prior=prior_of(prior, None),
-        simple_models=_simple_models(data.get("simple_models") or {}),
+        simple_models=parse_simple_models(data.get("simple_models") or {}),
     )
     moe = calibration.verifier_moe  # refused here rather than at the first projection
     return calibration if moe is None else replace(calibration, prior=prior_of(prior, moe))
@@ -346,7 +347,8 @@ def _source(data: Any, path: str) -> Source:
     )
 
 
-def _simple_models(data: object) -> dict[str, SimpleModel]:
+def parse_simple_models(data: object) -> dict[str, SimpleModel]:
+    """Simple rules from plain data in the layout of `CalibrationConfig`."""
     if not isinstance(data, Mapping):
         raise InputError("simple_models", data, "must be a mapping")
     out: dict[str, SimpleModel] = {}
