@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -34,6 +35,7 @@ __all__ = [
 
 _MAX_BYTES = 4 * 1024 * 1024
 _MAX_DEPTH = 20
+_LARGEST = 10**300  # whole numbers beyond do not go into a float
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Narrower than YAML 1.2's: what YAML 1.1 takes for text stays text (1e5), since files are saved by its rules.
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)\Z")
@@ -121,17 +123,40 @@ def plain_data(data: Mapping[str, Any]) -> dict[str, Any]:
     An interpolation is not resolved but refused: what it reads (the environment?) is the caller's to decide, by
     `OmegaConf.resolve`.
     """
-    plain: Any = data
-    if not isinstance(data, dict):
-        from omegaconf import MissingMandatoryValue, OmegaConf  # a tenth of a second, which a file can do without
-
-        if OmegaConf.is_config(data):
-            try:
-                plain = OmegaConf.to_container(data, throw_on_missing=True)
-            except MissingMandatoryValue as error:
-                raise InputError(str(error.full_key), None, "is required") from None
+    plain = _plain(data, "", 0)
+    if not isinstance(plain, dict):
+        raise InputError("config", plain, "must be a mapping")
     _refuse_interpolation(plain, "")
-    return dict(plain)
+    return plain
+
+
+def _plain(value: Any, path: str, depth: int) -> Any:
+    """Mappings and sequences as dicts and lists, OmegaConf's at any depth among them."""
+    if depth > _MAX_DEPTH:
+        raise InputError(path, "...", f"is nested deeper than {_MAX_DEPTH} levels")
+    omegaconf = sys.modules.get("omegaconf")  # not imported here: a tenth of a second, which plain data can do without
+    if omegaconf is not None and omegaconf.OmegaConf.is_config(value):
+        value = omegaconf.OmegaConf.to_container(value, resolve=False)
+        _refuse_missing(value, path)
+    if isinstance(value, Mapping):
+        return {key: _plain(item, _join(path, key), depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+    if isinstance(value, int) and abs(value) >= _LARGEST:
+        raise InputError(path, f"2^{value.bit_length() - 1} or more", "is too large a number")
+    return value
+
+
+def _refuse_missing(value: object, path: str) -> None:
+    """Refuse ``???``, which in a config of OmegaConf stands for a value that is still to be given."""
+    if value == "???":
+        raise InputError(path, None, "is required")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_missing(item, _join(path, key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            _refuse_missing(item, f"{path}[{i}]")
 
 
 def check_fields(data: object, path: str, layout: type) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import fields
 from typing import Any
 
@@ -109,6 +110,27 @@ def test_a_config_may_not_read_the_environment(monkeypatch):
     assert "interpolation is not accepted" in str(error.value) and "seen" not in str(error.value)
     OmegaConf.resolve(config)  # the caller's own decision
     assert load_verifier(config) == VerifierSpec("seen", "t", True)
+
+
+def test_a_config_inside_plain_data_may_not_read_the_environment_either(monkeypatch):
+    monkeypatch.setenv("SECRET_OF_THE_TEST", "seen")
+    point = {"depth": 0, "tok_s": 90.0, "workload": "${oc.env:SECRET_OF_THE_TEST}"}
+    for points in ([OmegaConf.create(point)], OmegaConf.create([point]), (point,), [types.MappingProxyType(point)]):
+        with pytest.raises(InputError) as error:
+            load_calibration({"name": "x", "points": points})
+        said = (
+            "points[0].workload = '${oc.env:SECRET_OF_THE_TEST}': interpolation is not accepted, write the value itself"
+        )
+        assert str(error.value) == said
+
+
+def test_a_plain_dict_of_a_config_is_taken_as_the_config_is():
+    config: Any = OmegaConf.create({"name": "x", "points": [{"depth": 0, "tok_s": 90.0}], "prior": {"noise": 0.05}})
+    assert load_calibration(dict(config)) == load_calibration(config)
+    incomplete = OmegaConf.create({"name": "x", "points": [{"depth": 0, "tok_s": "???"}]})
+    for config in (incomplete, dict(incomplete)):
+        with pytest.raises(InputError, match=r"points\[0\].tok_s = None: is required"):
+            load_calibration(config)
 
 
 def test_what_is_missing_is_named():
