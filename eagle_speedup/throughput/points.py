@@ -14,6 +14,9 @@ __all__ = ["MeasuredPoint", "check_nodes"]
 _GROSS = 2.0  # figures of one measurement that differ by more are not of one measurement
 _LEAST_DECODING = 0.01  # share of the wall clock: with less in decoding, the unit is not milliseconds
 _HEAVIEST = 1e6
+_FASTEST = 1e12  # tok/s of a whole batch
+_BRIEFEST_MS, _LONGEST_MS = 1e-4, 1e8  # of a token, and of a round: any wider, and their ratio has no logarithm
+_LONGEST_CONTEXT = 1e9  # a projection is asked for no more either
 _SHORTEST_MS = 0.05  # an engine step launches more kernels than fit into less
 
 
@@ -60,14 +63,12 @@ class MeasuredPoint:
             optional = name in ("depth", "num_draft_tokens")
             # Replaced, as numpy's whole numbers do not go into JSON.
             object.__setattr__(self, name, _whole(name, getattr(self, name), least, optional=optional))
-        for name in ("tok_s", "step_ms", "weight"):
-            _positive(name, getattr(self, name))
-        if self.weight is not None and self.weight > _HEAVIEST:
-            raise InputError("weight", self.weight, f"must be at most {_HEAVIEST:g}")
+        for name, most in (("tok_s", _FASTEST), ("step_ms", _LONGEST_MS), ("weight", _HEAVIEST)):
+            _positive(name, getattr(self, name), most)
         if self.tok_s is None and self.step_ms is None:
             raise InputError("tok_s", None, "must be given unless step_ms is")
-        _number("context_tokens", self.context_tokens, 0.0, "must be a number >= 0 or null")
-        _number("accept_length", self.accept_length, 1.0, "must be a number >= 1 (bonus token included) or null")
+        _number("context_tokens", self.context_tokens, 0.0, "must be a number >= 0 or null", _LONGEST_CONTEXT)
+        _number("accept_length", self.accept_length, 1.0, "must be a number >= 1 (bonus token included) or null", 1e9)
         if not isinstance(self.per_user, bool):
             raise InputError("per_user", self.per_user, "must be true or false")
         self._check_accept_length()
@@ -95,6 +96,10 @@ class MeasuredPoint:
 
         The other way round they may differ by much: ``tok_s`` of the wall clock holds prefill and queueing too.
         """
+        for time in (self.token_ms, self.round_ms):
+            if time is not None and not _BRIEFEST_MS <= time <= _LONGEST_MS:
+                what = f"says {time:.3g} ms for a token or round at batch {self.batch}"
+                raise InputError("tok_s", self.tok_s, f"{what}, must be {_BRIEFEST_MS:g} to {_LONGEST_MS:g}")
         if self.step_ms is None:
             return
         if self.step_ms < _SHORTEST_MS:
@@ -189,14 +194,16 @@ def _whole(name: str, value: object, least: int, *, optional: bool) -> int | Non
     return int(value)
 
 
-def _number(name: str, value: object, least: float, rule: str) -> None:
+def _number(name: str, value: object, least: float, rule: str, most: float) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < math.inf:
         raise InputError(name, value, rule)
+    if value > most:
+        raise InputError(name, value, f"must be at most {most:g}")
 
 
-def _positive(name: str, value: object) -> None:
-    _number(name, value, 0.0, "must be a finite number > 0")
+def _positive(name: str, value: object, most: float) -> None:
+    _number(name, value, 0.0, "must be a finite number > 0", most)
     if value == 0:
         raise InputError(name, value, "must be a finite number > 0")

@@ -67,6 +67,19 @@ def test_step_ms_wins_over_tok_s():
         ({"context_tokens": -1}, "context_tokens = -1: must be a number >= 0 or null"),
         ({"per_user": 1}, "per_user = 1: must be true or false"),
         ({"workload": 3}, "workload = 3: must be text or null"),
+        ({"tok_s": 1e300}, "tok_s = 1e+300: must be at most 1e+12"),
+        ({"tok_s": 10**400}, f"tok_s = 1{'0' * 116}...: must be at most 1e+12"),
+        (
+            {"tok_s": 1e-300},
+            "tok_s = 1e-300: says 1e+303 ms for a token or round at batch 1, must be 0.0001 to 1e+08",
+        ),
+        (
+            {"tok_s": 1e11},
+            "tok_s = 100000000000.0: says 1e-08 ms for a token or round at batch 1, must be 0.0001 to 1e+08",
+        ),
+        ({"context_tokens": 1e300}, "context_tokens = 1e+300: must be at most 1e+09"),
+        ({"depth": None, "accept_length": 1e300}, "accept_length = 1e+300: must be at most 1e+09"),
+        ({"step_ms": 1e300}, "step_ms = 1e+300: must be at most 1e+08"),
     ],
 )
 def test_refusals(fields, message):
