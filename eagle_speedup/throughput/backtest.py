@@ -163,7 +163,8 @@ def _point(data: Any, path: str, dataset: str, depth: int | None) -> MeasuredPoi
     rate, tpot = get_number(data, path, "output_tok_s"), get_number(data, path, "tpot_ms")
     if not rate and depth == 0 and tpot:
         rate = 1000.0 / tpot
-    if not rate or topk is None or (topk > 1 and not data.get("num_draft_tokens")):
+    tree = isinstance(topk, int) and topk > 1  # anything else is refused as any point's would be
+    if not rate or topk is None or (tree and not data.get("num_draft_tokens")):
         return None
     return within(
         path,

@@ -173,3 +173,19 @@ def test_the_benchmark_prints_a_table(series, tmp_path, capsys):
     assert "2 series with baseline and accept length, 0 of them flagged" in out
     assert "| A: another data set or drafter | 2 |" in out
     assert module.main([str(tmp_path / "missing.yaml")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("topk: [1]", "series[0].points[0].topk = [1]: must be a whole number >= 1"),
+        ("topk: '4'", "series[0].points[0].topk = '4': must be a whole number >= 1"),
+        ("topk: 2.5", "series[0].points[0].topk = 2.5: must be a whole number >= 1"),
+    ],
+)
+def test_a_tree_width_that_is_no_whole_number(tmp_path, change, message):
+    path = tmp_path / "series.yaml"
+    path.write_text(SERIES.replace("topk: 1", change, 1))
+    with pytest.raises(InputError) as error:
+        load_series(path)
+    assert str(error.value) == message
