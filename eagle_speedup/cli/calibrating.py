@@ -19,7 +19,7 @@ from ..throughput.calibration import SETUP, check_draft_sampling, parse_calibrat
 from ..throughput.checks import WHAT_TO_MEASURE
 from ..throughput.simulated import simulated_prior
 from ..throughput.specs import config_names, tensor_parallel
-from ..throughput.strict_yaml import read_yaml, suggest
+from ..throughput.strict_yaml import is_file, read_yaml, suggest
 from .parser import positive, whole
 
 __all__ = ["Gathered", "gather", "parse_source"]
@@ -171,7 +171,7 @@ def _simulated(setup: Mapping[str, Any], base: Prior | None) -> tuple[Prior, Sou
 
 def parse_source(text: str) -> tuple[Path, Hints, str | None]:
     """``FILE@depth=3,batch=8`` as path, hints and format. A file whose name holds an @ is found first."""
-    if Path(text).is_file() or "@" not in text:
+    if is_file(Path(text)) or "@" not in text:
         return Path(text), Hints(), None
     name, _, words = text.rpartition("@")
     values: dict[str, str] = {}

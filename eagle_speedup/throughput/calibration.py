@@ -21,7 +21,7 @@ from .points import MeasuredPoint
 from .prior import Prior
 from .simple import LinearBreakeven, OptimisticOverhead
 from .specs import config_names, config_path, load_verifier
-from .strict_yaml import check_fields, check_keys, get_list, get_text, plain_data, read_yaml, within
+from .strict_yaml import check_fields, check_keys, get_list, get_text, is_file, plain_data, read_yaml, within
 
 __all__ = [
     "Calibration",
@@ -150,7 +150,7 @@ class Calibration:
         """The YAML file that a node or verifier of this name is, beside the calibration's own or here; else None."""
         if not name.endswith((".yaml", ".yml")):
             return None
-        return next((f / name for f in (self.folder, Path()) if f is not None and (f / name).is_file()), None)
+        return next((f / name for f in (self.folder, Path()) if f is not None and is_file(f / name)), None)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -355,7 +355,7 @@ def parse_simple_models(data: object) -> dict[str, SimpleModel]:
     for name, item in data.items():
         path = f"simple_models.{name}"
         kind = item.get("kind") if isinstance(item, Mapping) else None
-        if kind not in _SIMPLE:
+        if not isinstance(kind, str) or kind not in _SIMPLE:
             raise InputError(f"{path}.kind", kind, f"must be one of {', '.join(_SIMPLE)}")
         cls: Any = _SIMPLE[kind]
         known = [f.name for f in fields(cls)]

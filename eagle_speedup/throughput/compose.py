@@ -46,8 +46,10 @@ def compose(group: str, name_or_path: str | Path, changes: Sequence[str] = ()) -
     from omegaconf import OmegaConf
     from omegaconf.errors import ConfigIndexError, OmegaConfBaseException
 
-    if group not in _PARSE:
-        raise InputError("group", group, f"unknown group{suggest(group, _PARSE)}")
+    if not isinstance(group, str) or group not in _PARSE:
+        raise InputError("group", group, f"unknown group{suggest(str(group), _PARSE)}")
+    if not isinstance(changes, Sequence) or isinstance(changes, str):
+        raise InputError("changes", changes, "must be a list of assignments such as 'a.b=value'")
     file = config_path(group, name_or_path)
     config = OmegaConf.create(read_yaml(file))
     for change in changes:
@@ -59,6 +61,9 @@ def compose(group: str, name_or_path: str | Path, changes: Sequence[str] = ()) -
             raise InputError("set", path, rule) from None
         except (OmegaConfBaseException, TypeError) as error:  # TypeError: a word where a list wants a number
             raise InputError("set", path, _short(error)) from None
+        except ValueError:  # a list was given a name, or a number of thousands of digits
+            rule = "must name the items of a list by their number, such as points[0]"
+            raise InputError("set", path, rule) from None
     # Checked as a file is: OmegaConf itself would turn text into numbers where it can, '92_4' into 924.
     checked = _PARSE[group](OmegaConf.to_container(config), file.parent)  # type: ignore[arg-type]
     result: DictConfig = OmegaConf.structured(checked)
@@ -67,6 +72,8 @@ def compose(group: str, name_or_path: str | Path, changes: Sequence[str] = ()) -
 
 
 def _split(change: str) -> tuple[str, Any]:
+    if not isinstance(change, str):
+        raise InputError("set", change, "must have the form a.b=value")
     path, equals, text = change.partition("=")
     path = path.strip()
     if not equals or not _PATH.fullmatch(path):

@@ -12,6 +12,8 @@ from ..errors import InputError
 
 __all__ = ["LinearBreakeven", "OptimisticOverhead", "affine_round"]
 
+_MOST = 1e12
+
 
 @dataclass(frozen=True, slots=True)
 class LinearBreakeven:
@@ -71,8 +73,9 @@ class OptimisticOverhead:
 
     def __post_init__(self) -> None:
         _check_positive("baseline_tok_s", self.baseline_tok_s)
-        if not _is_finite(self.draft_overhead) or self.draft_overhead < 0:
+        if not _is_number(self.draft_overhead) or self.draft_overhead < 0:
             raise InputError("draft_overhead", self.draft_overhead, "must be a finite number >= 0")
+        _check_size("draft_overhead", self.draft_overhead)
 
     def ratio(self, accept_length: float) -> float:
         """Speedup over no speculation, at best."""
@@ -100,10 +103,16 @@ def affine_round(depths: list[int], round_ms: list[float]) -> tuple[float, float
     return float(y.mean() - slope * x.mean()), slope
 
 
-def _is_finite(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -math.inf < value < math.inf
 
 
 def _check_positive(name: str, value: object) -> None:
-    if not _is_finite(value) or value <= 0:  # type: ignore[operator]
+    if not _is_number(value) or value <= 0:  # type: ignore[operator]
         raise InputError(name, value, "must be a finite number > 0")
+    _check_size(name, value)
+
+
+def _check_size(name: str, value: object) -> None:
+    if value > _MOST:  # type: ignore[operator]
+        raise InputError(name, value, f"must be at most {_MOST:g}")

@@ -5,6 +5,7 @@ The dataclasses are the layout of the files, and OmegaConf's structured configs 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from .strict_yaml import check_fields, check_keys, get_list, get_number, get_text, plain_data, read_yaml, suggest
+from .strict_yaml import (
+    check_fields,
+    check_keys,
+    get_list,
+    get_number,
+    get_text,
+    is_file,
+    plain_data,
+    read_yaml,
+    suggest,
+)
 
 __all__ = [
     "NodeSpec",
@@ -121,6 +132,13 @@ VERIFIER_CONSTANTS = (
     "max_positions", "weight_bits", "expert_weight_bits", "all_reduces_per_step", "drafter_params_b",
     "drafter_head_params_b",
 )  # fmt: skip
+# All others are divided by, or their zero would pass for something that takes no time.
+_MAY_BE_ZERO = (
+    "dense_layers", "shared_experts", "qk_rope_head_dim", "qk_nope_head_dim", "all_reduces_per_step",
+    "drafter_params_b", "drafter_head_params_b", "peer_latency_us",
+)  # fmt: skip
+_LEAST, _MOST = 1e-9, 1e15  # no constant in its unit is beyond, and no product of a few of them overflows
+_MOST_GPUS = 10**6
 
 
 def config_names(group: str) -> tuple[str, ...]:
@@ -131,15 +149,17 @@ def config_names(group: str) -> tuple[str, ...]:
 
 def config_path(group: str, name_or_path: str | Path) -> Path:
     """File of a shipped configuration, or the path itself when it names a file."""
+    if not isinstance(name_or_path, (str, Path)):
+        raise InputError(group, name_or_path, "must be a name or a file")
     text = str(name_or_path)
     if not text.strip() or name_or_path == Path():
         raise InputError(group, text, "must be a name or a file")
     if _NAME.match(text) and not text.endswith((".yaml", ".yml")):
         if text in config_names(group):
             return Path(str(files("eagle_speedup.configs") / group / f"{text}.yaml"))
-        if not Path(text).is_file():
+        if not is_file(Path(text)):
             raise InputError(group, text, f"unknown name{suggest(text, config_names(group))}")
-    if Path(text).is_dir():
+    if os.path.isdir(text):  # False where the name is too long, which the reader then tells
         raise InputError(group, text, "is a folder, must be a name or a file")
     return Path(text)
 
@@ -175,6 +195,8 @@ def parse_node(data: Mapping[str, Any]) -> NodeSpec:
     count = data["gpu_count"]
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise InputError("gpu_count", count, "must be a whole number >= 1")
+    if count > _MOST_GPUS:
+        raise InputError("gpu_count", count, f"must be at most {_MOST_GPUS:g}")
     texts = {key: get_text(data, "", key) or "" for key in ("name", "title", "gpu", "interconnect")}
     all_reduce = get_list(data, "", "all_reduce", _all_reduce)
     return NodeSpec(**texts, gpu_count=count, constants=_constants(data, NODE_CONSTANTS), all_reduce=all_reduce)
@@ -186,17 +208,22 @@ def parse_verifier(data: Mapping[str, Any]) -> VerifierSpec:
     if not isinstance(data["moe"], bool):
         raise InputError("moe", data["moe"], "must be true or false")
     name, title = (get_text(data, "", key) or "" for key in ("name", "title"))
-    return VerifierSpec(name, title, data["moe"], _constants(data, VERIFIER_CONSTANTS))
+    verifier = VerifierSpec(name, title, data["moe"], _constants(data, VERIFIER_CONSTANTS))
+    for part, whole in (("active_experts", "routed_experts"), ("dense_layers", "layers")):
+        some, of = verifier.get(part), verifier.get(whole)
+        if some is not None and of is not None and some > of:
+            raise InputError(f"constants.{part}.value", some, f"must be at most {whole} = {of:g}")
+    return verifier
 
 
 def _constants(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Quantity]:
     found = check_keys(data.get("constants") or {}, "constants", known)
-    return {key: _quantity(value, f"constants.{key}") for key, value in found.items()}
+    return {key: _quantity(value, f"constants.{key}", key in _MAY_BE_ZERO) for key, value in found.items()}
 
 
-def _quantity(data: Any, path: str) -> Quantity:
+def _quantity(data: Any, path: str, may_be_zero: bool) -> Quantity:
     data = check_fields(data, path, Quantity)
-    return Quantity(_size(data, path, "value"), get_text(data, path, "unit") or "", *_origin(data, path))
+    return Quantity(_size(data, path, "value", may_be_zero), get_text(data, path, "unit") or "", *_origin(data, path))
 
 
 def _all_reduce(data: Any, path: str) -> AllReduce:
@@ -205,10 +232,19 @@ def _all_reduce(data: Any, path: str) -> AllReduce:
     return AllReduce(size, latency, get_text(data, path, "variant") or "", *_origin(data, path))
 
 
-def _size(data: Mapping[str, Any], path: str, key: str) -> float:
+def _size(data: Mapping[str, Any], path: str, key: str, may_be_zero: bool = False) -> float:
     value = get_number(data, path, key)
-    if value is None or value < 0:
-        raise InputError(f"{path}.{key}", value, "must be a finite number >= 0")
+    if may_be_zero and value == 0:
+        return value
+    if value is None or value <= 0:
+        rule = (
+            "must be a finite number >= 0"
+            if may_be_zero
+            else "must be a finite number > 0; leave out what is not there"
+        )
+        raise InputError(f"{path}.{key}", value, rule)
+    if not _LEAST <= value <= _MOST:
+        raise InputError(f"{path}.{key}", value, f"must lie in [{_LEAST:g}, {_MOST:g}]")
     return value
 
 

@@ -8,7 +8,6 @@ interpolation (OmegaConf would read the environment for it), no file above 4 MB,
 from __future__ import annotations
 
 import difflib
-import math
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -26,6 +25,7 @@ __all__ = [
     "get_list",
     "get_number",
     "get_text",
+    "is_file",
     "parse_yaml",
     "plain_data",
     "read_yaml",
@@ -35,7 +35,8 @@ __all__ = [
 
 _MAX_BYTES = 4 * 1024 * 1024
 _MAX_DEPTH = 20
-_LARGEST = 10**300  # whole numbers beyond do not go into a float
+_LONGEST = 300  # digits of a whole number: one of more may not go into a float
+_LARGEST = 10**_LONGEST
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Narrower than YAML 1.2's: what YAML 1.1 takes for text stays text (1e5), since files are saved by its rules.
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)\Z")
@@ -67,6 +68,8 @@ def _number(loader: Any, node: Any) -> int | float:
     text = loader.construct_scalar(node)
     if not _NUMBERS[node.tag].match(text):  # tagged by hand: !!int 92_4
         raise InputError("value", text, "must be a number in plain decimal digits")
+    if _INTEGER.match(text) and len(text) > _LONGEST:
+        raise InputError("value", text, "is too large a number")
     number: int | float = _BUILD[node.tag](loader, node)
     return number
 
@@ -90,9 +93,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
             raw = handle.read(_MAX_BYTES + 1)
     except OSError as error:
         raise InputError("file", str(path), error.strerror or "cannot be read") from None
+    except ValueError:  # a NUL, or half of a surrogate pair
+        raise InputError("file", str(path), "can not be the name of a file") from None
     if len(raw) > _MAX_BYTES:
         raise InputError("file", str(path), "is larger than 4 MB, which no configuration needs")
     return parse_yaml(raw, str(path))
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file is there; False also for what can not be a file's name (too long, or with a NUL in it)."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def parse_yaml(raw: bytes, name: str) -> dict[str, Any]:
@@ -111,6 +124,8 @@ def parse_yaml(raw: bytes, name: str) -> dict[str, Any]:
         raise InputError("file", name, "is not UTF-8 text") from None
     except yaml.YAMLError as error:
         raise InputError("file", name, f"is not plain YAML ({_short(error)})") from None
+    except KeyError as error:  # !!bool maybe
+        raise InputError("file", name, f"is not plain YAML ({error} does not fit its tag)") from None
     if not isinstance(data, dict):
         raise InputError("file", name, "must hold a mapping at the top")
     _refuse_interpolation(data, "")
@@ -199,7 +214,7 @@ def get_number(data: Mapping[str, Any], path: str, key: str) -> float | None:
     value = data.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
         raise InputError(_join(path, key), value, "must be a finite number or null")
     return float(value)
 

@@ -107,6 +107,20 @@ def test_calibration(cli, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("estimate", "--full-acc", ".5", "-c", "a" * 300),
+        ("estimate", "--full-acc", ".5", *ORIGIN, "--set", f"verifier={'a' * 300}.yaml"),
+        ("explain", *ORIGIN, "--node", "a" * 300),
+        ("calibrate", "a" * 300),
+        ("backtest", "a" * 300),
+    ],
+)
+def test_a_name_too_long_for_a_file(cli, words):
+    assert cli.refusal(*words).endswith("File name too long")
+
+
+@pytest.mark.parametrize(
     ("words", "part"),
     [
         ((), "no command given; choose from estimate"),

@@ -56,6 +56,13 @@ def write(tmp_path, text):
         (GOOD + "engine: [1]\n", "engine = [1]: must be text or null"),
         (GOOD + "prior: {noise: 0}\n", "prior.noise = 0: must be a finite number > 0"),
         (GOOD + "simple_models: {x: {kind: magic}}\n", "simple_models.x.kind = 'magic': must be one of linear_breakev"),
+        (
+            GOOD + "simple_models: {x: {kind: [a]}}\n",
+            "simple_models.x.kind = ['a']: must be one of linear_breakeven, op",
+        ),
+        (GOOD.replace("90.0", "9" * 400), f"value = '{'9' * 116}...: is too large a number"),
+        (GOOD.replace("90.0", "9" * 5000), f"value = '{'9' * 116}...: is too large a number"),
+        (GOOD.replace("90.0", "!!bool maybe"), "file = "),
         ("- 1\n- 2\n", "file = "),
         ("a: [\n", "file = "),
         (b"\x00\xff\x00", "file = "),
@@ -91,6 +98,28 @@ def test_missing_file_and_wrong_type():
         load_calibration("/nowhere/x.yaml")
     with pytest.raises(InputError, match="must be a name, a path, a mapping or a Calibration"):
         load_calibration(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("load", [load_node, load_verifier, load_calibration])
+def test_what_can_not_be_a_name(load):
+    for name, rule in (
+        ("a" * 300, "unknown name|File name too long"),
+        ("a/" + "a" * 300 + ".yaml", "No such file|File name too long"),
+        ("a" * 300 + ".yaml", "File name too long"),
+        ("a\0.yaml", "can not be the name of a file"),
+        ("\ud800.yaml", "can not be the name of a file"),
+        (None, "None: must be a name"),
+        ([], r"\[\]: must be a name"),
+    ):
+        with pytest.raises(InputError, match=rule) as error:
+            load(name)
+        assert "\n" not in str(error.value)
+
+
+def test_a_number_too_large_for_plain_data():
+    with pytest.raises(InputError) as error:
+        load_calibration({"name": "x", "points": [{"depth": 0, "tok_s": 10**5000}]})
+    assert str(error.value) == "points[0].tok_s = '2^16609 or more': is too large a number"
 
 
 def test_round_trip_and_fingerprint(tmp_path):
@@ -219,6 +248,37 @@ def test_node_and_verifier_files_are_read_strictly(tmp_path):
     path.write_text("name: n\ntitle: t\nmoe: true\nconstants: {layers: {value: 1, unit: x, kind: guess, source: s}}\n")
     with pytest.raises(InputError, match=r"constants.layers.kind = 'guess': must be one of measured, specification"):
         load_verifier(path)
+
+
+CONSTANT = "{{value: {}, unit: x, kind: measured, source: s}}"
+
+
+@pytest.mark.parametrize(
+    ("load", "constant", "value", "rule"),
+    [
+        (load_node, "memory_bandwidth_gb_s", "0", "= 0.0: must be a finite number > 0; leave out what is not there"),
+        (load_node, "memory_bandwidth_gb_s", "1.0e-300", "= 1e-300: must lie in [1e-09, 1e+15]"),
+        (load_verifier, "routed_experts", "0", "= 0.0: must be a finite number > 0; leave out what is not there"),
+        (load_verifier, "kv_lora_rank", "0", "= 0.0: must be a finite number > 0; leave out what is not there"),
+        (load_verifier, "weight_bits", "0", "= 0.0: must be a finite number > 0; leave out what is not there"),
+        (load_verifier, "hidden_size", "1.0e+300", "= 1e+300: must lie in [1e-09, 1e+15]"),
+        (load_verifier, "dense_layers", "-1", "= -1.0: must be a finite number >= 0"),
+        (load_verifier, "dense_layers", "9", "= 9.0: must be at most layers = 8"),
+        (load_verifier, "dense_layers", "0", None),
+        (load_verifier, "shared_experts", "0", None),
+    ],
+)
+def test_constants_that_can_not_be(tmp_path, load, constant, value, rule):
+    path = tmp_path / "spec.yaml"
+    more = "gpu: g\ngpu_count: 8\ninterconnect: i\n" if load is load_node else "moe: true\n"
+    others = f", layers: {CONSTANT.format(8)}" if load is load_verifier else ""
+    path.write_text(f"name: n\ntitle: t\n{more}constants: {{{constant}: {CONSTANT.format(value)}{others}}}\n")
+    if rule is None:
+        assert load(path).get(constant) == 0
+        return
+    with pytest.raises(InputError) as error:
+        load(path)
+    assert str(error.value) == f"constants.{constant}.value {rule}"
 
 
 def test_loading_a_calibration_object_gives_it_back(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ReadonlyConfigError, ValidationError
 
 from eagle_speedup.callbacks import SpeedupMonitor
@@ -77,13 +77,21 @@ def test_changes_are_applied_in_order_and_the_file_is_not_touched():
         ("node", "gpucount=4", "gpucount = 4: unknown key; did you mean 'gpu_count'?"),
         ("node", "gpu_count=4.5", "gpu_count = 4.5: must be a whole number >= 1"),
         ("node", "constants.memory_gbs.value=1", "unknown key; did you mean 'memory_gb'?"),
-        ("node", "constants.memory_gb.value=-1", "constants.memory_gb.value = -1.0: must be a finite number >= 0"),
+        ("node", "constants.memory_gb.value=-1", "constants.memory_gb.value = -1.0: must be a finite number > 0;"),
         ("node", "constants.memory_gb.unt=GB", "constants.memory_gb.unt = 'GB': unknown key; did you mean 'unit'?"),
         ("verifier", "moe=1", "moe = 1: must be true or false"),
         ("verifier", "title=", "title = None: is required"),
         ("calibration", "name=${oc.env:HOME}", "interpolation is not accepted"),
         ("calibration", "points[7].depth=1", "set = 'points[7].depth': must name one of the 2 items by its number"),
         ("calibration", "engine", "set = 'engine': must have the form a.b=value"),
+        ("node", f"gpu_count=1{'0' * 299}", "000...: must be at most 1e+06"),
+        (
+            "node",
+            "all_reduce=[{message_bytes: 0, latency_us: 9, variant: v, kind: measured, source: s}]",
+            "all_reduce[0].message_bytes = 0.0: must be a finite number > 0",
+        ),
+        ("calibration", 5, "set = 5: must have the form a.b=value"),
+        (None, "a=1", "group = None: unknown group"),
         ("calibrations", "a=1", "group = 'calibrations': unknown group; did you mean 'calibration'?"),
     ],
 )
@@ -92,6 +100,19 @@ def test_changes_that_are_refused(group, change, line):
     with pytest.raises(InputError) as error:
         compose(group, names.get(group, ORIGIN), [change])
     assert line in str(error.value)
+
+
+@pytest.mark.parametrize("changes", [None, 5, "gpu_count=4"])
+def test_changes_that_are_no_list(changes):
+    with pytest.raises(InputError, match=r"changes = .*: must be a list of assignments"):
+        compose("node", "h100_x8", changes)
+
+
+def test_what_is_no_configuration():
+    with pytest.raises(InputError, match="node = None: must be a name or a file"):
+        compose("node", None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="config = None: must be a mapping"):
+        load_node(DictConfig(None))
 
 
 def test_text_does_not_become_a_number():
