@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +45,8 @@ _FLOAT = re.compile(
     r"(?:[-+]?(?:0|[1-9][0-9]*)\.[0-9]*(?:[eE][-+][0-9]+)?|\.[0-9]+(?:[eE][-+][0-9]+)?"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
 )
+_POWER = re.compile(r"[-+]?([0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20})[eE][-+]?[0-9]{1,3}")
+_LONG = 20  # characters: nobody writes more in place of a power
 _NUMBERS = {"tag:yaml.org,2002:int": _INTEGER, "tag:yaml.org,2002:float": _FLOAT}
 T = TypeVar("T")
 
@@ -215,7 +218,8 @@ def get_number(data: Mapping[str, Any], path: str, key: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
-        raise InputError(_join(path, key), value, "must be a finite number or null")
+        rule = _helped("must be a finite number or null", value)
+        raise InputError(_join(path, key), value, rule)
     return float(value)
 
 
@@ -234,7 +238,15 @@ def within(path: str, build: Callable[[], T]) -> T:
     try:
         return build()
     except InputError as error:
-        raise InputError(_join(path, error.field), error.value, error.rule) from None
+        raise InputError(_join(path, error.field), error.value, _helped(error.rule, error.value)) from None
+
+
+def _helped(rule: str, value: object) -> str:
+    """The rule of a number, with the way to write it where YAML takes ``1e-2`` for text; a commit may look like it."""
+    if "number" not in rule or "rather than" in rule or not isinstance(value, str) or not _POWER.fullmatch(value):
+        return rule
+    plain = format(Decimal(value), "f")
+    return f"{rule} (write {plain} rather than {value})" if len(plain) <= _LONG else rule
 
 
 def _join(path: str, key: object) -> str:

@@ -158,6 +158,14 @@ def test_a_bound_that_contradicts_the_points_is_left_out(cli, assignment, reason
         ("points[0].tok_s=fast", "points[0].tok_s = 'fast': must be a finite number > 0"),
         ("points.tok_s=3", "set = 'points.tok_s': must name the items of a list by their number, such as points[0]"),
         ("points.append=3", "set = 'points.append': must name the items of a list by their number, such as points[0]"),
+        ("points[0].tok_s=9e1", "points[0].tok_s = '9e1': must be a finite number > 0 (write 90 rather than 9e1)"),
+        ("prior.noise=1e-2", "prior.noise = '1e-2': must be a finite number > 0 (write 0.01 rather than 1e-2)"),
+        (
+            "points[1].depth=3E0",
+            "points[1].depth = '3E0': must be a whole number >= 0 or null (write 3 rather than 3E0)",
+        ),
+        ("notes=[1e-2]", "notes = ['1e-2']: must be text or null"),
+        ("prior.noise=1e99", "prior.noise = '1e99': must be a finite number > 0"),
         ("prior.curve[0]=.2", "prior.curve = {'0': 0.2}: must be a list of numbers > 0, or null"),
         (f"prior.noise={'9' * 400}", f"set = 'prior.noise={'9' * 104}...: is too large a number"),
         (

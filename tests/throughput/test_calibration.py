@@ -262,6 +262,7 @@ CONSTANT = "{{value: {}, unit: x, kind: measured, source: s}}"
         (load_verifier, "kv_lora_rank", "0", "= 0.0: must be a finite number > 0; leave out what is not there"),
         (load_verifier, "weight_bits", "0", "= 0.0: must be a finite number > 0; leave out what is not there"),
         (load_verifier, "hidden_size", "1.0e+300", "= 1e+300: must lie in [1e-09, 1e+15]"),
+        (load_node, "memory_gb", "9.5e1", "= '9.5e1': must be a finite number or null (write 95 rather than 9.5e1)"),
         (load_verifier, "dense_layers", "-1", "= -1.0: must be a finite number >= 0"),
         (load_verifier, "dense_layers", "9", "= 9.0: must be at most layers = 8"),
         (load_verifier, "dense_layers", "0", None),
