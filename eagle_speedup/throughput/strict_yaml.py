@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -245,6 +244,8 @@ def _helped(rule: str, value: object) -> str:
     """The rule of a number, with the way to write it where YAML takes ``1e-2`` for text; a commit may look like it."""
     if "number" not in rule or "rather than" in rule or not isinstance(value, str) or not _POWER.fullmatch(value):
         return rule
+    from decimal import Decimal  # here alone, and a refusal can wait for it
+
     plain = format(Decimal(value), "f")
     return f"{rule} (write {plain} rather than {value})" if len(plain) <= _LONG else rule
 
