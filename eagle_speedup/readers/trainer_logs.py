@@ -62,6 +62,7 @@ _NUMBER = r"(?P<value>[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:[-+]?nan
 _KEYS = [(t, re.compile(rf"(?<![\w/]){t.pattern}['\"]?(?:\s*[:=]\s*|\s+)(?:tensor\()?{_NUMBER}")) for t in TRAINERS]
 _NAMES = [(t, re.compile(t.pattern)) for t in TRAINERS]
 _CELL = re.compile(_NUMBER)
+_VALIDATION = re.compile(r"(?i:\b(?:val|valid|validation|eval)\W{1,3}\Z)")
 _RANK = re.compile(r"(?i:\brank|\[default)[ :=]{0,2}(\d{1,5})\b")
 _PREFIX = 200  # characters of a line that may name the rank that printed it
 _MARKER = re.compile(rb"acc")
@@ -100,6 +101,7 @@ def read_trainer_log(lines: Iterable[bytes], name: str = "log") -> TrainerReadin
 
     A set that holds a value which is none, or fewer steps than the one before it, is not complete. Where none is, the
     steps before the broken one are taken. Either is told in ``faults``. Lines that name their rank are read by rank.
+    Where some values are said to be of a validation (``val/``, ``val``), those that are not are of training batches.
 
     Args:
         lines: the log.
@@ -108,7 +110,7 @@ def read_trainer_log(lines: Iterable[bytes], name: str = "log") -> TrainerReadin
     Raises:
         InputError: no set of a known trainer in it.
     """
-    sets: dict[str, dict[int, _Sets]] = {}
+    sets: _ByTrainer = {}
     table: _Table | None = None
     for index, line in enumerate(lines):
         if table is not None and table.row(line, index, sets):
@@ -122,7 +124,8 @@ def read_trainer_log(lines: Iterable[bytes], name: str = "log") -> TrainerReadin
         for trainer, pattern in _KEYS:
             for match in pattern.finditer(text):
                 spoken = True
-                of_trainer = sets.setdefault(trainer.name, {})
+                before = text[max(0, match.start() - _PREFIX) : match.start()]
+                of_trainer = sets.setdefault((trainer.name, _is_validation(match[0], before)), {})
                 if rank in of_trainer or len(of_trainer) < _MAX_RANKS:
                     of_trainer.setdefault(rank, _Sets()).add(int(match["k"]), match["value"], index)
         if not spoken:
@@ -130,11 +133,17 @@ def read_trainer_log(lines: Iterable[bytes], name: str = "log") -> TrainerReadin
     for by_rank in sets.values():
         for found_sets in by_rank.values():
             found_sets.close()
-    trainer = max(TRAINERS, key=lambda t: max((s.rating for s in sets.get(t.name, {}).values()), default=(0, 0)))
+    chosen = {t.name: sets.get((t.name, True)) or sets.get((t.name, False), {}) for t in TRAINERS}
+    trainer = max(TRAINERS, key=lambda t: max((s.rating for s in chosen[t.name].values()), default=(0, 0)))
     faults = [] if (fault := fault_of(lines)) is None else [fault]
     if table is not None and table.odd:
         faults.append(f"{table.odd} rows left out: they have another number of cells than the table has columns")
-    return _reading(trainer, sets.get(trainer.name, {}), tuple(faults), name)
+    return _reading(trainer, chosen[trainer.name], tuple(faults), name)
+
+
+def _is_validation(key: str, before: str = "") -> bool:
+    """Whether a key, with the text ``before`` it, says that its value is of a validation."""
+    return key.lstrip("'\"").startswith("val/") or _VALIDATION.search(before) is not None
 
 
 def _reading(trainer: Trainer, by_rank: dict[int, _Sets], faults: tuple[str, ...], name: str) -> TrainerReading:
@@ -243,6 +252,10 @@ class _Sets:
         return tuple(found)
 
 
+_ByTrainer = dict[tuple[str, bool], dict[int, _Sets]]
+"""By trainer, and whether the values are said to be of a validation, and rank."""
+
+
 class _Table:
     """Columns of a CSV file whose header names accuracies."""
 
@@ -253,13 +266,13 @@ class _Table:
         found = [
             (t, m["k"], column) for t, p in _NAMES for column, name in enumerate(names) if (m := p.fullmatch(name))
         ]
-        self.columns = sorted(((t.name, int(k), column) for t, k, column in found), key=lambda item: item[:2])
-        """(trainer, step, column) of every accuracy."""
+        self.columns = sorted(((t.name, _is_validation(names[column])), int(k), column) for t, k, column in found)
+        """((trainer, whether of a validation), step, column) of every accuracy."""
         self._step = names.index("step") if "step" in names else None
-        self._latest: dict[str, str] = {}
-        """By trainer, at which training step its latest value was logged."""
+        self._latest: dict[tuple[str, bool], str] = {}
+        """By trainer and kind of value, at which training step the latest was logged."""
 
-    def row(self, line: bytes, index: int, sets: dict[str, dict[int, _Sets]]) -> bool:
+    def row(self, line: bytes, index: int, sets: _ByTrainer) -> bool:
         """Read a row into ``sets``; False where a line is no row of this table."""
         cells = _cells(line)
         if len(cells) != self._width or any(p.fullmatch(cell) for _, p in _NAMES for cell in cells):

@@ -87,3 +87,28 @@ def test_a_second_file_after_the_first():
 def test_a_table_without_accuracies(text):
     with pytest.raises(InputError, match="no complete set of per-step accuracies"):
         read(text)
+
+
+TRAINING = """\
+full_acc_0,full_acc_1,step,val/full_acc_0,val/full_acc_1
+,,99,0.6,0.4
+0.96,0.92,149,,
+0.97,0.93,199,,
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TRAINING,
+        "full_acc_0,full_acc_1,step,val/full_acc_0,val/full_acc_1\n0.97,0.93,99,0.6,0.4\n",
+        "val/full_acc_0: 0.6, val/full_acc_1: 0.4\nfull_acc_0: 0.97, full_acc_1: 0.93\n",
+        "val full_acc_0: 0.6\nval full_acc_1: 0.4\ntrain full_acc_0: 0.97\ntrain full_acc_1: 0.93\n",
+        '{"val/full_acc_0": 0.6, "val/full_acc_1": 0.4}\n{"full_acc_0": 0.97, "full_acc_1": 0.93}\n',
+    ],
+    ids=["rows", "one row", "text", "words", "json"],
+)
+def test_what_is_said_to_be_of_a_validation_comes_before_what_is_not(text):
+    """The tempting answer is the latest set: that of a training batch, a token longer."""
+    reading = read(text)
+    assert (reading.trainer.name, reading.values, reading.validations) == ("speculators", (0.6, 0.4), 1)
