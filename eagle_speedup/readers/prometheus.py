@@ -177,6 +177,8 @@ def _drafting(scrapes: _Scrapes, hints: Hints, notes: list[str]) -> tuple[int | 
     elif hints.depth is None:
         notes.append("no speculation counters: taken for a server without speculation (depth 0)")
         return 0, None
+    elif hints.depth:
+        return f"no speculation counters (vllm:spec_decode_...), which a server at depth {hints.depth} would export"
     return hints.depth, None
 
 

@@ -244,3 +244,11 @@ def test_an_sglang_server_that_exports_its_accept_rate_only_is_no_baseline():
     reading = read([*lines, 'sglang:spec_accept_rate{model_name="m"} 0.6'])
     fault = "it speculates, but exports no accept length beside its throughput"
     assert reading.points == () and dict(reading.dropped) == {fault: 1}
+
+
+def test_a_depth_without_speculation_counters_is_no_round():
+    """The tempting answer takes the time of a plain step for that of a round at the depth that was given."""
+    reading = read([line for line in vllm(100, 150) if "spec_decode" not in line], Hints(depth=3))
+    assert reading.points == ()
+    (reason,) = reading.dropped
+    assert reason == "no speculation counters (vllm:spec_decode_...), which a server at depth 3 would export"
