@@ -42,6 +42,7 @@ _CHEAPEST = -0.05  # effect of a deepest chain that still carries on to deeper o
 _CLIFF_SPREAD = 4.0  # where the baselines show a cliff, the elasticity is left to the data
 _STEP_SPREAD = 4.0  # the step time itself is left to the data: a factor of 50 either way
 _LOAD_SPREAD = 0.1  # spread of attention per e-fold of batch or context beyond those measured together
+_SHORT = 1000.0  # tokens of a context that is 0 or was not recorded
 _CROWD_BATCH = 16.0  # beyond it, prefill is interleaved anyway
 _SCATTER = ("workload", "config")
 _LN2 = float(np.log(2.0))
@@ -103,7 +104,7 @@ class RoundTime:
         tokens = [min(p.batch * p.nodes, _ROUNDS if p.depth else np.inf) for p in points if p.nodes is not None]
         self._shape = _Shape(float(np.log2(max(tokens, default=1.0))), prior.curve is not None)
         self._cliffs = {int(np.log2(low)) for low, _ in cliffs(points)}
-        loads = {(p.batch, p.context_tokens) for p in points if p.context_tokens}
+        loads = {(p.batch, p.context_tokens or _SHORT) for p in points}
         self._loads = np.array(sorted(loads), dtype=float).reshape(-1, 2).T
         n = len(self.workloads)
         names = ["step", "level", *(f"walk{i}" for i in range(1, _OCTAVES)), "draft", "overhead", "growth"]
@@ -293,8 +294,7 @@ class RoundTime:
     def unseen_load_spread(self, theta: Array, cells: Cells, log_round: Array) -> Array:
         """The same for a context and batch size beyond all that were measured together, [N]; ``theta`` [1, P].
 
-        Each alone says little of both: how attention fills the cores turns on their product. The spread is that of
-        Kimi-K2.6 on the first node, predicted from contexts at batch 1.
+        How attention fills the cores turns on their product. The spread is of Kimi-K2.6, by contexts at batch 1 alone.
         """
         if not self._loads.size or not cells.context.any():
             return np.zeros(len(cells.batch))

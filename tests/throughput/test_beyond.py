@@ -211,6 +211,16 @@ def test_a_batch_and_a_context_never_measured_together_are_named_and_uncertain()
     assert shares[0] < 0.1 and shares[3] > 0.4
 
 
+def test_a_context_that_was_not_recorded_is_no_surer_than_a_short_one():
+    def share(context):
+        points = [(0, 90.0, None), (3, 140.0, 2.4), (5, 150.0, 2.7)]
+        model = calibrate([MeasuredPoint(d, t, accept_length=a, context_tokens=context) for d, t, a in points])
+        answer = model.speedup(2.4, 3, 1, 128000)
+        return answer.half_width / answer.value
+
+    assert share(None) >= 0.95 * share(1000.0) > 0.2
+
+
 @pytest.mark.parametrize("name", ["kimi_k2_6_rtx_pro_6000_dcp1", "kimi_k2_6_rtx_pro_6000_dcp2"])
 def test_contexts_measured_at_batch_1_alone_predict_larger_batches(name):
     points = load_calibration(name).points
