@@ -56,6 +56,8 @@ def gather(sources: Sequence[str], setup: Mapping[str, str | None], *, simulate:
     _check_setup(setup)
     for path, hints, format in parsed:
         if path.suffix in _YAML:
+            if hints != Hints() or format is not None:
+                raise InputError("source", f"{path}@...", "takes no hints: its points say themselves what they are of")
             merged.add_yaml(path)
             continue
         reading = read_measurements(path, hints, format=format)
@@ -83,7 +85,9 @@ class _Merged:
 
     def add_reading(self, path: Path, reading: Reading) -> None:
         """Points of a log or a benchmark, with their source."""
-        self._agree(path, reading.setup, self._setup)
+        # Two paths may be one model, which --verifier says.
+        setup = {key: value for key, value in reading.setup.items() if key != "model" or "verifier" not in self._stated}
+        self._agree(path, setup, self._setup)
         if reading.points:
             source = _source(path, reading, self._free("s", len(self._sources) + 1))
             self._add(reading.points, (source,), everything=True)
@@ -128,7 +132,8 @@ class _Merged:
         """Put what a file says to what is ``known``; what an option says, or no file, is not compared."""
         for key, value in values.items():
             if value is not None and (prefix or key not in self._stated) and known.setdefault(key, value) != value:
-                decide = "" if prefix or key == "moe" else f"; --{key.replace('_', '-')} says which one holds"
+                option = {"model": "verifier"}.get(key, key.replace("_", "-"))
+                decide = "" if prefix or key == "moe" else f"; --{option} says which one holds"
                 rule = f"of {path.name} differs from {known[key]!r} of the files before it{decide}"
                 raise InputError(f"{prefix}{key}", value, rule)
 

@@ -62,7 +62,7 @@ class Reading:
     format: str = ""
     """What the file was taken for."""
     setup: Mapping[str, str] = field(default_factory=dict)
-    """Found on the way: ``engine``, ``engine_version``, ``parallelism``."""
+    """Found on the way: ``engine``, ``engine_version``, ``parallelism``, and the ``model`` that was served."""
     date: str | None = None
     """Day of the first record that has one: ``2025-10-22``, or ``10-22`` where no year is printed."""
 

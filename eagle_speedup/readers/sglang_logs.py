@@ -61,7 +61,8 @@ class _Scan:
         self.dropped: Counter[str] = Counter()
         self.decoded = False
         """Whether a decode line was seen."""
-        self.parallelism: str | None = None
+        self.setup: dict[str, str] = {}
+        """``parallelism`` and ``model``, by the server arguments."""
         self._rates: Counter[tuple[float, float]] = Counter()
         self._hints = hints
         self._num_steps: int | None = hints.depth
@@ -100,7 +101,10 @@ class _Scan:
             self._num_draft_tokens = self._num_draft_tokens or nodes
         parallel = number(text, "tp_size")
         if parallel:
-            self.parallelism = f"tp{int(parallel)}"
+            self.setup["parallelism"] = f"tp{int(parallel)}"
+        model = word(text, r"\bmodel_path['\"]?\s{0,9}[=:]\s{0,9}['\"]([^'\"]{1,300})['\"]")
+        if model:
+            self.setup["model"] = model
 
     def settle(self) -> tuple[Intervals, list[str]]:
         """The intervals at their depth, and what was assumed for it."""
@@ -253,21 +257,25 @@ def read_sglang_log(lines: Iterable[bytes], hints: Hints | None = None) -> Readi
         used += intervals.count
         dropped += run.dropped
         notes += [*found, *intervals.notes()]
-    setup = {"engine": "sglang", **_parallelism(runs)}
+    setup = {"engine": "sglang", **_setup(runs)}
     return Reading(tuple(points), used, dropped, tuple(dict.fromkeys(notes)), "sglang log", setup, date)
 
 
-def _parallelism(runs: list[_Scan]) -> dict[str, str]:
-    """That of the runs that decoded.
+def _setup(runs: list[_Scan]) -> dict[str, str]:
+    """What the server arguments of the runs that decoded say of the setup.
 
     Raises:
         InputError: they differ: no one node gave these points.
     """
-    found = list(dict.fromkeys(run.parallelism for run in runs if run.parallelism and (run.decoded or len(runs) == 1)))
-    if len(found) > 1:
-        rule = "differs between the runs in the log: give each a file of its own"
-        raise InputError("parallelism", ", ".join(found), rule)
-    return {"parallelism": found[0]} if found else {}
+    said: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for key, value in run.setup.items():
+            if run.decoded or len(runs) == 1:
+                said.setdefault(key, {})[value] = None
+    for key, values in said.items():
+        if len(values) > 1:
+            raise InputError(key, ", ".join(values), "differs between the runs in the log: give each a file of its own")
+    return {key: next(iter(values)) for key, values in said.items()}
 
 
 def _printer(text: str) -> str:

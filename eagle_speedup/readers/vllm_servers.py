@@ -16,6 +16,8 @@ _NAMED = 8  # processes that fit a note
 _MAX_PROCESSES = 1000
 _HEADER = re.compile(r"API server version|LLM engine \(v|non-default args")
 _CONFIG = r"speculative_config['\"]?\s{0,9}[=:]\s{0,9}(\w{1,40}|[{'\"])"
+_MODEL = r"\bmodel['\"]?\s{0,9}[=:]\s{0,9}['\"]([^'\"]{1,300})['\"]"
+_DRAFTER = re.compile(r"speculative_config['\"]?\s{0,9}[=:]\s{0,9}['\"]?(?:\{[^}]{0,2000}|\w{1,40}\([^)]{0,2000})")
 _PROCESS = re.compile(r"\s?\w+ pid=\d+$")
 
 _S = TypeVar("_S")
@@ -32,7 +34,7 @@ class Start:
     speculates: bool = False
     """Whether it says so."""
     setup: dict[str, str] = field(default_factory=dict)
-    """``engine_version`` and ``parallelism``."""
+    """``engine_version``, ``parallelism`` and ``model``."""
 
     def note(self, text: str) -> None:
         """One record that is none of statistics or speculation."""
@@ -45,6 +47,9 @@ class Start:
         parallel = word(text, r"tensor_parallel_size['\"]?\s*[=:]\s*(\d+)")
         if parallel:
             self.setup["parallelism"] = f"tp{parallel}"
+        model = word(_DRAFTER.sub("", text), _MODEL) if _HEADER.search(text) else None
+        if model:
+            self.setup["model"] = model
 
 
 class Servers(Generic[_S]):

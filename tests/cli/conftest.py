@@ -10,6 +10,8 @@ import pytest
 
 from eagle_speedup.cli import main
 
+from ..readers.test_engine_logs import spec, stats
+
 ORIGIN = ".742,.47,.29,.15,.097"
 
 
@@ -61,3 +63,15 @@ def program() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
 
     return run
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """A baseline of 50 tok/s, and depth 3 at accept length 2.667 and 80 tok/s: rounds of 20 and 33.3 ms."""
+    base, drafted = tmp_path / "base.log", tmp_path / "spec.log"
+    base.write_text("\n".join(stats(s, 50.0, 1) for s in range(0, 50, 10)))
+    rates = [0.8, 0.5, 0.367]
+    drafted.write_text(
+        "\n".join(line for s in range(0, 50, 10) for line in (stats(s, 80.0, 1), spec(s, 500, 900, rates)))
+    )
+    return base, drafted

@@ -144,7 +144,7 @@ class TestVllmStarts:
         assert self.shapes(reading) == [(0, 50.0), (3, 80.0)]
         assert dict(reading.dropped) == {"start not seen": 2}
         assert reading.notes[0].startswith("2 servers in the log")
-        assert reading.setup == {"engine": "vllm", "engine_version": "0.11.0", "parallelism": "tp4"}
+        assert reading.setup == {"engine": "vllm", "engine_version": "0.11.0", "parallelism": "tp4", "model": "m"}
 
     def test_a_baseline_after_speculation(self):
         later = [line.replace("10:00:", "11:00:") for line in self.BASELINE]
@@ -189,3 +189,25 @@ def test_sums_that_are_merged_are_those_of_all():
     assert (merged.count, merged.tokens, merged.seconds, merged.rounds) == (3, 16.0, 6.0, 6.0)
     assert merged.mean_pace == pytest.approx(1.0)  # of 0.5, 1.0 and 1.5
     assert merged.variation == pytest.approx(whole.variation) == pytest.approx(0.5)
+
+
+class TestModels:
+    """Logs of two models are of two nodes. The drafter is a model too, but not the one that is served."""
+
+    VLLM = "INFO 03-01 09:59:00 [core.py:77] Initializing a V1 LLM engine (v0.11.0) with config: "
+
+    def test_the_served_one_is_named(self):
+        drafter = "speculative_config=SpeculativeConfig(method='eagle3', model='drafter/one', num_spec_tokens=3)"
+        for config in (f"model='served/one', {drafter}", f"{drafter}, model='served/one'"):
+            assert vllm(self.VLLM + config, *STEADY, *NEXT).setup["model"] == "served/one"
+        args = "INFO 03-01 09:59:00 non-default args: {'speculative_config': {'model': 'd'}, 'model': 'served/one'}"
+        assert vllm(args, *STEADY, *NEXT).setup["model"] == "served/one"
+        line = (
+            "[2025-01-02 03:04:00] server_args=ServerArgs(speculative_draft_model_path='d', model_path='m', tp_size=4)"
+        )
+        assert sglang(line, *run(2, 90.0)).setup == {"engine": "sglang", "parallelism": "tp4", "model": "m"}
+
+    def test_two_in_one_log_are_refused(self):
+        runs = [f"[2025-01-02 03:04:00] server_args=ServerArgs(model_path='{m}', tp_size=4)" for m in ("one", "two")]
+        with pytest.raises(InputError, match="model = 'one, two': differs between the runs in the log"):
+            sglang(runs[0], *run(2, 90.0), runs[1], *run(2, 50.0))
