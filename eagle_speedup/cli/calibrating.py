@@ -18,7 +18,7 @@ from ..throughput import Calibration, MeasuredPoint, Prior, Source, load_node, l
 from ..throughput.calibration import SETUP, check_draft_sampling, parse_calibration, parse_simple_models, prior_of
 from ..throughput.checks import WHAT_TO_MEASURE
 from ..throughput.simulated import simulated_prior
-from ..throughput.specs import config_names, tensor_parallel
+from ..throughput.specs import tensor_parallel
 from ..throughput.strict_yaml import is_file, read_yaml, suggest
 from .parser import positive, whole
 
@@ -99,9 +99,7 @@ class _Merged:
         given = parse_calibration(content, path.parent)
         self._agree(path, {key: getattr(given, key) for key in SETUP}, self._setup)
         if given.verifier in (None, self._stated.get("verifier", given.verifier)):  # else of a verifier not in use
-            # The kind goes along where the verifier's file may not be found again.
-            moe = given.moe if given.verifier in config_names("verifier") else given.verifier_moe
-            self._agree(path, {"moe": moe}, self._setup)
+            self._agree(path, {"moe": given.portable_moe}, self._setup)
         named = {key: value for key, value in (content.get("prior") or {}).items() if value is not None}
         self._agree(path, named, self._prior, "prior.")
         rules = {key: rule.as_dict() for key, rule in given.simple_models.items()}
@@ -117,16 +115,16 @@ class _Merged:
     def calibration(self, *, simulate: bool) -> Calibration:
         """All of it; with ``simulate``, the prior is that of a simulated node."""
         chosen = {**self._about, **self._setup, **self._stated}
-        moe = load_verifier(chosen["verifier"]).moe if simulate and chosen.get("verifier") else None
-        prior = prior_of(self._prior or None, moe)
-        if simulate:
-            prior, origin = _simulated(chosen, prior)
-            self._add((), (origin,))
         known = {key: value for key, value in chosen.items() if key in Calibration.__dataclass_fields__}
-        known.update(simple_models=parse_simple_models(self._rules), prior=prior)
+        if simulate:
+            known["prior"], origin = _simulated(chosen, self._prior)
+            self._add((), (origin,))
+        known.update(simple_models=parse_simple_models(self._rules))
         known.update(points=tuple(self.points), sources=tuple(self._sources.values()))
         merged = Calibration(**known)
-        return merged if simulate else replace(merged, prior=prior_of(self._prior or None, merged.verifier_moe))
+        if simulate or not self._prior:
+            return merged
+        return replace(merged, prior=prior_of(self._prior, merged.verifier_moe))
 
     def _agree(self, path: Path, values: Mapping[str, Any], known: dict[str, Any], prefix: str = "") -> None:
         """Put what a file says to what is ``known``; what an option says, or no file, is not compared."""
@@ -158,8 +156,8 @@ class _Merged:
         return next(name for n in count(number) if (name := f"{stem}{n}") not in {*self._sources, *reserved})
 
 
-def _simulated(setup: Mapping[str, Any], base: Prior | None) -> tuple[Prior, Source]:
-    """The prior of a simulated node, and where it comes from. What a simulation does not tell is as in ``base``."""
+def _simulated(setup: Mapping[str, Any], named: Mapping[str, Any]) -> tuple[Prior, Source]:
+    """The prior of a simulated node, and where it comes from. What a simulation does not tell is as ``named``."""
     for field in ("node", "verifier"):
         if setup.get(field) is None:
             raise InputError(field, None, "must be given with --simulate")
@@ -169,7 +167,7 @@ def _simulated(setup: Mapping[str, Any], base: Prior | None) -> tuple[Prior, Sou
         setup["verifier"],
         engine=setup.get("engine") or "sglang",
         gpus=load_node(setup["node"]).gpu_count if shared is None else shared,
-        base=base or Prior().for_verifier(moe=load_verifier(setup["verifier"]).moe),
+        base=prior_of(named, load_verifier(setup["verifier"]).moe),
     )
     return prior, Source("simulation", f"prior simulated by {origin}", "specification", None)
 

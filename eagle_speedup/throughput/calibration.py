@@ -139,10 +139,15 @@ class Calibration:
             raise InputError("moe", self.moe, f"contradicts the verifier {name!r}, which is {kind}")
         return moe
 
+    @property
+    def portable_moe(self) -> bool | None:
+        """``moe``, and the kind of a verifier that is a file: away from ``folder`` it may not be found again."""
+        return self.moe if self.verifier in config_names("verifier") else self.verifier_moe
+
     def as_config(self) -> CalibrationConfig:
-        """In the layout of a file. The kind of a verifier that is a file goes along: it means the same elsewhere."""
+        """In the layout of a file, which means the same in another folder."""
         values = {f.name: getattr(self, f.name) for f in fields(CalibrationConfig) if f.name != "schema"}
-        values["moe"] = self.moe if self.verifier in config_names("verifier") else self.verifier_moe
+        values["moe"] = self.portable_moe
         values["simple_models"] = {key: model.as_dict() for key, model in self.simple_models.items()}
         return CalibrationConfig(**{**values, "points": list(self.points), "sources": list(self.sources)})
 
