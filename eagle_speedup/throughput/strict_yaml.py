@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -154,7 +154,9 @@ def _plain(value: Any, path: str, depth: int) -> Any:
     omegaconf = sys.modules.get("omegaconf")  # not imported here: a tenth of a second, which plain data can do without
     if omegaconf is not None and omegaconf.OmegaConf.is_config(value):
         value = omegaconf.OmegaConf.to_container(value, resolve=False)
-        _refuse_missing(value, path)
+        for at, text in _texts(value, path):
+            if text == "???":  # in a config of OmegaConf, a value that is still to be given
+                raise InputError(at, None, "is required")
     if isinstance(value, Mapping):
         return {key: _plain(item, _join(path, key), depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -162,18 +164,6 @@ def _plain(value: Any, path: str, depth: int) -> Any:
     if isinstance(value, int) and abs(value) >= _LARGEST:
         raise InputError(path, f"2^{value.bit_length() - 1} or more", "is too large a number")
     return value
-
-
-def _refuse_missing(value: object, path: str) -> None:
-    """Refuse ``???``, which in a config of OmegaConf stands for a value that is still to be given."""
-    if value == "???":
-        raise InputError(path, None, "is required")
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _refuse_missing(item, _join(path, key))
-    elif isinstance(value, list):
-        for i, item in enumerate(value):
-            _refuse_missing(item, f"{path}[{i}]")
 
 
 def check_fields(data: object, path: str, layout: type) -> Mapping[str, Any]:
@@ -255,15 +245,22 @@ def _join(path: str, key: object) -> str:
 
 
 def _refuse_interpolation(value: object, path: str) -> None:
-    if isinstance(value, str) and "${" in value:
-        raise InputError(path, value, "interpolation is not accepted, write the value itself")
-    if isinstance(value, Mapping):
+    for at, text in _texts(value, path):
+        if "${" in text:
+            raise InputError(at, text, "interpolation is not accepted, write the value itself")
+
+
+def _texts(value: object, path: str) -> Iterator[tuple[str, str]]:
+    """All texts in plain data with their dotted paths, those of keys included."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
         for key, item in value.items():
-            _refuse_interpolation(key, _join(path, "key"))
-            _refuse_interpolation(item, _join(path, key))
+            yield from _texts(key, _join(path, "key"))
+            yield from _texts(item, _join(path, key))
     elif isinstance(value, list):
         for i, item in enumerate(value):
-            _refuse_interpolation(item, f"{path}[{i}]")
+            yield from _texts(item, f"{path}[{i}]")
 
 
 def _short(error: yaml.YAMLError) -> str:
